@@ -1,4 +1,4 @@
-"""A server inside this program: tasks with dependencies, done by functions of this program."""
+"""A server inside this program: tasks with dependencies, run by functions in this program."""
 
 from __future__ import annotations
 

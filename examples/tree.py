@@ -31,7 +31,7 @@ async def main() -> None:
 
 
 def print_tree(sessions: tuple[Session, ...]) -> None:
-    """The first session is the root: parents come before their children."""
+    """Print the tree. The first session is the root, because parents come before their children."""
     children: dict[str | None, list[Session]] = {}
     for session in sessions:
         children.setdefault(session.parent_id, []).append(session)

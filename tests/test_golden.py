@@ -16,7 +16,7 @@ from msgspec.structs import fields
 
 from quarterdeck.app import App, build
 from quarterdeck.cli import click_parser
-from quarterdeck.cli.registry import MODULES, commands_of
+from quarterdeck.cli.registry import MODULES, load_commands
 from quarterdeck.server_process import open_issuer
 from quarterdeck.settings import SECTIONS, SHARED_NAMES, load_settings
 from quarterdeck.store.sql import Statement
@@ -26,7 +26,7 @@ from tests.support.statement_workload import record_workload
 
 GOLDEN = ROOT / "tests" / "golden"
 WRITE = bool(os.environ.get("QD_WRITE_GOLDEN"))
-COMMANDS = [command for word in MODULES for command in commands_of(word)]
+COMMANDS = [command for word in MODULES for command in load_commands(word)]
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Generates the modules of `sdk/sync`, the blocking client, from the asynchronous client.
 
 Run `make sdk` or `python tools/generate_sync_sdk.py`. A test compares each file with the output of this program, so the
-two clients cannot diverge. The class generated for an asynchronous class wraps it and an event loop in a thread:
+two clients cannot diverge. Each generated class wraps an asynchronous class and an event loop thread:
 
 | asynchronous class                     | generated class                                      |
 |----------------------------------------|------------------------------------------------------|
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def generate_files() -> dict[str, str]:
-    """The text of every generated file, by the name of its source module."""
+    """The content of every generated file, by the name of its source module."""
     trees = {name: ast.parse((SDK_DIR / f"{name}.py").read_text(encoding="utf-8")) for name in SOURCES}
     classes = {name: [*_public_classes(tree)] for name, tree in trees.items()}
     class_names = frozenset(node.name for nodes in classes.values() for node in nodes)
@@ -113,8 +113,8 @@ class _SyncClass:
         return "\n".join([*lines, *self._render_body(function, decorators)])
 
     def _return_type(self, function: Function) -> str:
-        item = _iterated_type(function)
-        return f"Iterator[{item}]" if item else ast.unparse(function.returns or ast.Constant(None))
+        item_type = _iterated_type(function)
+        return f"Iterator[{item_type}]" if item_type else ast.unparse(function.returns or ast.Constant(None))
 
     def _render_body(self, function: Function, decorators: Sequence[str]) -> list[str]:
         if "property" in decorators:
@@ -170,9 +170,9 @@ def _render_signature(function: Function, return_type: str) -> str:
 
 
 def _render_parameters(arguments: ast.arguments) -> Iterator[str]:
-    required = len(arguments.args) - len(arguments.defaults)
+    required_count = len(arguments.args) - len(arguments.defaults)
     for index, argument in enumerate(arguments.args):
-        default = arguments.defaults[index - required] if index >= required else None
+        default = arguments.defaults[index - required_count] if index >= required_count else None
         yield _render_parameter(argument, default)
     if arguments.kwonlyargs:
         yield "*"

@@ -1,8 +1,8 @@
-"""A script in place of a coding agent: a member of a fleet that counts words.
+"""A script that stands in for a coding agent: a fleet member that counts words.
 
 It does what the prompt of a coding agent requires: it polls, reports that it is ready, and waits. A line typed into its
-pane is a notice. It then polls, acknowledges each message, does the work and reports the result. Its identity and the
-server's address are in the environment variables of the pane.
+pane is a notice. On a notice it polls, acknowledges each message, does the work and reports the result. Its identity
+and the server's address are in the environment variables of the pane.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def show_and_run_qd(*args: str) -> str:
 
 
 def disable_echo() -> None:
-    """Typed lines are printed when they are read, so that they do not mix with other output."""
+    """Turn off the echo of typed lines. `main` prints them when it reads them, so they do not mix with other output."""
     if os.isatty(0):
         mode = termios.tcgetattr(0)
         mode[3] &= ~termios.ECHO

@@ -1,7 +1,7 @@
-"""A script in place of a coding agent: the director of a fleet, which lets two members count the words of a text.
+"""A script that stands in for a coding agent: a fleet director that has two members count the words in a text.
 
-It runs in a pane and runs the commands that an agent would run. When the job is done it signals `tmux wait-for`, and
-keeps running, so that its pane can be captured.
+It runs in a pane and executes the commands that an agent would execute. When the job is done, it signals
+`tmux wait-for` and keeps running, so that its pane can be captured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import termios
 import time
 
-SHARES = {"ann": "It was the best of times, it was the worst of times,", "ben": "it was the age of wisdom"}
+TEXT_PARTS = {"ann": "It was the best of times, it was the worst of times,", "ben": "it was the age of wisdom"}
 
 
 def main() -> None:
@@ -32,11 +32,11 @@ def run_job() -> None:
     print(show_and_run_qd("fleet", "create", "--label", "word count", "--coding-agent", "director"))
     os.environ |= {"QD_FLEET_ID": "1", "QD_AGENT_ID": "1"}
     print("$ export QD_FLEET_ID=1 QD_AGENT_ID=1")
-    members = {name: create_member(name) for name in SHARES}
+    members = {name: create_member(name) for name in TEXT_PARTS}
     for text in collect_messages(members).values():
         print(text)
-    for name, share in SHARES.items():
-        show_and_run_qd("message", "send", "--to", members[name], "--text", f"count: {share}", "--quiet")
+    for name, part in TEXT_PARTS.items():
+        show_and_run_qd("message", "send", "--to", members[name], "--text", f"count: {part}", "--quiet")
     counts = collect_messages(members)
     for name, text in counts.items():
         print(f"{name}: {text}")
@@ -44,7 +44,7 @@ def run_job() -> None:
     print(show_and_run_qd("message", "broadcast", "--text", f"{total} words in all, thank you"), flush=True)
     while any(member["unread"] for member in json.loads(run_qd("member", "list", "--activity", "--json"))):
         time.sleep(0.1)
-    print("all members have acknowledged it", flush=True)
+    print("all members have acknowledged the broadcast", flush=True)
 
 
 def create_member(name: str) -> str:
@@ -84,7 +84,7 @@ def run_qd(*args: str) -> str:
 
 
 def disable_echo() -> None:
-    """The director polls, so the notices that are typed into its pane need not be shown."""
+    """Turn off the echo of typed lines. The director polls, so notices in its pane need not be shown."""
     if os.isatty(0):
         mode = termios.tcgetattr(0)
         mode[3] &= ~termios.ECHO

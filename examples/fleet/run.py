@@ -1,8 +1,8 @@
 """A fleet in tmux: a director and two members do a small job together.
 
-The three are scripts in place of coding agents, so this needs only tmux. It uses its own data directory with a server,
-and its own tmux server with one window; both are removed at the end. `--watch` attaches the terminal to that window;
-Ctrl-b d detaches it.
+All three are scripts that stand in for coding agents, so this needs only tmux. It uses its own data directory with a
+server, and its own tmux server with one window; both are removed at the end. `--watch` attaches the terminal to that
+window; Ctrl-b d detaches it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> int:
     if shutil.which("tmux") is None:
         print("tmux is not installed. Run: apt install tmux, or brew install tmux", file=sys.stderr)
         return 1
-    # Clean up also when the terminal is closed or the process is terminated.
+    # Also clean up when the terminal is closed or the process is terminated.
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, lambda *_: sys.exit(1))
     # A short name: the path of a Unix socket is limited to about 100 characters.
@@ -98,7 +98,7 @@ class FleetExample:
 
 
 def coding_agent_settings() -> str:
-    """The settings of the two scripts as coding agents. A list of strings is the same in TOML and JSON."""
+    """Settings that configure both scripts as coding agents. A list of strings has the same syntax in TOML and JSON."""
     director, clerk = ([sys.executable, str(HERE / f"{name}.py")] for name in ("director", "clerk"))
     return f"""
 [coding_agents.director]
@@ -112,7 +112,7 @@ processes = ["clerk.py"]
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without variables of another server or tmux. `qd` is in the directory of the Python program."""
+    """The environment without variables for another server or tmux. `qd` is in the same directory as Python."""
     excluded_prefixes = ("QD_", "TMUX", "DATABASE_URL")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(excluded_prefixes)}
     return variables | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)])}

@@ -1,4 +1,4 @@
-"""A caller: it lets the service `summariser` summarise texts, one at a time and many at once."""
+"""A caller that has the service `summariser` summarise texts, one at a time and many at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> None:
         except NotFound as error:
             sys.exit(f"{error.detail} Start worker.py first.")
 
-        # A durable call: it survives a crash of this program, the worker and the server. Its idempotency key makes sure
+        # A durable call: it survives a crash of this program, the worker and the server. Its idempotency key ensures
         # that a retry does not create a second call.
         invocation = qd.invocations.enqueue(service.id, "summarise", {"text": TEXT, "sentences": 2})
         print("summary: ", qd.invocations.wait(invocation.id, timeout=60).result)

@@ -1,4 +1,4 @@
-"""A worker: it serves two methods of the application `summariser` until Ctrl-C.
+"""A worker that serves two methods of the application `summariser` until Ctrl-C.
 
 Start as many as you like, on any machine: they share the work.
 """
@@ -14,7 +14,7 @@ from quarterdeck.sdk import Context, Fatal, Quarterdeck, Worker
 
 
 class Text(msgspec.Struct):
-    """The params of the methods. The worker rejects calls with other params."""
+    """The params of the methods. The worker rejects calls whose params do not match."""
 
     text: str
     sentences: int = 1
@@ -31,7 +31,7 @@ worker = Worker(Quarterdeck.connect(), "summariser", concurrency=8)
 
 @worker.method()
 async def summarise(params: Text, context: Context) -> Summary:
-    """The first sentences. A model would do better."""
+    """Return the first sentences. A model would do better."""
     if not params.text.strip():
         # `Fatal`: a retry would fail too.
         raise Fatal("the text is empty")
@@ -43,7 +43,7 @@ async def summarise(params: Text, context: Context) -> Summary:
 
 @worker.method()
 def keywords(params: Text) -> list[str]:
-    """The most frequent words, longest first. A plain function runs in a thread."""
+    """Return the three most frequent words; among equals, the longest first. A plain function runs in a thread."""
     words = Counter(word.strip(".,;").lower() for word in params.text.split())
     return sorted(words, key=lambda word: (-words[word], -len(word), word))[:3]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from quarterdeck.sdk.sync import Quarterdeck
 from quarterdeck.sdk.work_types import Task
 
-TIMEOUT = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def main() -> None:
     with Quarterdeck.connect() as qd:
         book = qd.tasks.create("Moby-Dick", "reading", input_context={"pages": 5}, required_capabilities=["english"])
-        [finished] = qd.tasks.wait([book.id], timeout=TIMEOUT)
+        [finished] = qd.tasks.wait([book.id], timeout=TIMEOUT_SECONDS)
         print("one:    ", finished.status, finished.output_result, "-", finished.summary)
         steps = [line.message for line in qd.tasks.logs(book.id, event="progress_update")]
         print("steps:  ", len(steps))
@@ -19,11 +19,11 @@ def main() -> None:
         created = qd.tasks.create_many(
             [{"title": f"book {n}", "task_type": "reading", "input_context": {"pages": 2}} for n in range(50)]
         )
-        finished_tasks = qd.tasks.wait([task.id for task in created if isinstance(task, Task)], timeout=TIMEOUT)
+        finished_tasks = qd.tasks.wait([task.id for task in created if isinstance(task, Task)], timeout=TIMEOUT_SECONDS)
         print("at once:", sum(task.status == "COMPLETED" for task in finished_tasks), "of", len(finished_tasks))
 
         empty = qd.tasks.create("an empty book", "reading", input_context={"pages": 0})
-        [failed] = qd.tasks.wait([empty.id], timeout=TIMEOUT)
+        [failed] = qd.tasks.wait([empty.id], timeout=TIMEOUT_SECONDS)
         print("empty:  ", failed.status, "-", failed.last_error)
 
 

@@ -1,6 +1,6 @@
-"""A task worker: it does the tasks of the agent `reader-1` until Ctrl-C.
+"""A task worker that runs the tasks of the agent `reader-1` until Ctrl-C.
 
-If you kill it during a task and start another one, that one continues from the last checkpoint.
+If you kill it during a task and start it again, the task continues from its last checkpoint.
 """
 
 from __future__ import annotations

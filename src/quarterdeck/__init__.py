@@ -22,9 +22,9 @@ def embedded(
     data: str | os.PathLike[str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Embedded:
-    """Run a server inside this program: `async with quarterdeck.embedded("work") as qd:` gives a client of it.
+    """Run a server inside this program: in `async with quarterdeck.embedded("work") as qd:`, `qd` is a client.
 
-    `database` is a data directory, a file that ends in `.db`, or a PostgreSQL URL (then `data` is the directory of the
+    `database` is a data directory, a file that ends in `.db`, or a PostgreSQL URL (then `data` is the directory for the
     keys). Without `database`, the server uses a temporary directory and deletes it at the end. `settings` maps setting
     names to values.
     """

@@ -1,15 +1,15 @@
-"""`python -m quarterdeck`: the commands that need the server's code. The `qd` command executes this module for them.
+"""`python -m quarterdeck`: the commands that need the server's code. `qd` executes this module to run them.
 
-up                 run a server until it gets a signal
-sweep              run the sweeps of a server without serving requests
-db init            create or upgrade the schema; refuses a database that holds other tables
+up                 run a server until it receives a signal
+sweep              run the sweeps without serving requests
+db init            create or upgrade the schema; refuses a database with another program's tables
 db upgrade|status  upgrade the schema, or print its revision
 db backup FILE     copy a SQLite database
-audit verify       verify the event log by its seals
-audit anchor       print the newest seal, to be stored elsewhere
+audit verify       verify the event log against its seals
+audit anchor       print the newest seal, so that it can be stored elsewhere
 check              check that counters, session trees, event log and client histories agree
 config show        print every setting and its source
-token              print a bearer token of the local issuer
+token              issue a bearer token with the local key and print it
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXIT_INTERRUPTED = 130
 
 def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
-    # Files in a data directory are readable by their owner only, whatever the mode of the directory.
+    # Only their owner may read files in the data directory, whatever the mode of the directory.
     os.umask(0o077)
     try:
         settings = _settings(args)
@@ -48,20 +48,20 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(output + "\n")
         return int(getattr(error, "exit_code", EXIT_FAILED))
     except KeyboardInterrupt:
-        # The command had not installed its own signal handler yet, so it had started nothing that needs a cleanup.
+        # The command had not installed its own signal handler yet, so there is nothing to clean up.
         return EXIT_INTERRUPTED
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    flags = {name: value for name, value in vars(args).items() if name in _FLAGS and value is not None}
+    flags = {name: value for name, value in vars(args).items() if name in _SETTING_OPTIONS and value is not None}
     if args.database is not None:
         flags["database_url"] = args.database
     data = Path(resolve_data_dir(args.data, environment()).path)
     return load_settings(data, flags, use_shared_variables=not (args.auto_started or args.only_own_variables))
 
 
-_FLAGS = ("host", "port")
-"""Options that have the name of their setting."""
+_SETTING_OPTIONS = ("host", "port")
+"""Options that set the setting of the same name."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -124,8 +124,8 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
 def _sweep(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.sweeper_process import SweeperProcess, SweepOptions
 
-    daemon = SweeperProcess(settings, SweepOptions(args.only, args.metrics_port, args.json))
-    return daemon.print_sweeps() if args.list else daemon.run_once() if args.once else daemon.run_until_stopped()
+    sweeper = SweeperProcess(settings, SweepOptions(args.only, args.metrics_port, args.json))
+    return sweeper.print_sweeps() if args.list else sweeper.run_once() if args.once else sweeper.run_until_stopped()
 
 
 def _db_init(args: argparse.Namespace, settings: Settings) -> int:
@@ -157,7 +157,7 @@ def _db_upgrade(args: argparse.Namespace, settings: Settings) -> int:
 
 @contextlib.contextmanager
 def _exclusive_lock(args: argparse.Namespace, settings: Settings) -> Iterator[None]:
-    """Hold the server's lock during a migration of a SQLite file. On PostgreSQL the migration takes a database lock."""
+    """Hold the server's lock while a SQLite file is being migrated. On PostgreSQL, an advisory lock is used instead."""
     from quarterdeck.server_process import take_lock
     from quarterdeck.store.migrate import sqlite_path
 
@@ -165,11 +165,11 @@ def _exclusive_lock(args: argparse.Namespace, settings: Settings) -> Iterator[No
         yield
         return
     settings.data.mkdir(parents=True, exist_ok=True)
-    lock = take_lock(settings.data / "server.lock")
+    lock_fd = take_lock(settings.data / "server.lock")
     try:
         yield
     finally:
-        os.close(lock)
+        os.close(lock_fd)
 
 
 def _db_status(args: argparse.Namespace, settings: Settings) -> int:
@@ -185,8 +185,8 @@ def _db_status(args: argparse.Namespace, settings: Settings) -> int:
 def _db_backup(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.maintenance import backup
 
-    copied = backup.create_backup(settings.database_url, args.file)
-    _print(args, msgspec.to_builtins(copied), copied.text())
+    result = backup.create_backup(settings.database_url, args.file)
+    _print(args, msgspec.to_builtins(result), result.text())
     return 0
 
 
@@ -234,8 +234,9 @@ def _token(args: argparse.Namespace, settings: Settings) -> int:
 
     lifecycle_scope = settings.section(AuthSettings).lifecycle_scope
     # A token for an agent or with a role does not get `coordinator.admin` by default.
-    is_plain = args.agent is None and args.role is None
-    default_scopes = (lifecycle_scope, COORDINATOR_ADMIN) if args.app == "local" and is_plain else (lifecycle_scope,)
+    has_agent_or_role = args.agent is not None or args.role is not None
+    is_admin = args.app == "local" and not has_agent_or_role
+    default_scopes = (lifecycle_scope, COORDINATOR_ADMIN) if is_admin else (lifecycle_scope,)
     scopes = tuple(args.scope) if args.scope else default_scopes
     grant = Grant(
         zone_id=args.zone,

@@ -73,7 +73,7 @@ def transaction_listeners(settings: TaskSettings) -> tuple[TransactionListener, 
         delegations.on_session_ended,
         invocations.on_session_changed,
         invocations.on_service_ended,
-        tasks.LostAgentListener(tasks.timeouts_of(settings)).on_agent_ended,
+        tasks.LostAgentListener(tasks.timeouts_of(settings)).on_agents_lost,
         webhooks.on_zone_ended,
     )
 
@@ -94,7 +94,7 @@ class App:
     event_streams: EventStreams
 
     def start(self, only: Collection[str] | None = None) -> None:
-        """Start the background work: all sweeps, or only those named."""
+        """Start the background work. If `only` is given, start only the sweeps that it names."""
         self.runtime.wakeups.start()
         self.sweeps.start(only)
         for startable in self.startables:
@@ -136,8 +136,8 @@ async def build(
 ) -> App:
     """Build a server from its components.
 
-    If `request_log` is None, requests are not logged. If `paths` is given, as by the sweeper daemon, only these paths
-    are served. `url` is the server's URL on its own machine.
+    If `request_log` is None, requests are not logged. If `paths` is given, only these paths are served; the sweeper
+    daemon uses that. `url` is the server's URL on its own machine.
     """
     try:
         authenticator = Authenticator(settings.section(AuthSettings), issuer)
@@ -255,5 +255,5 @@ def register_metrics(runtime: Runtime, request_log: LineWriter | None) -> None:
             "quarterdeck_log_lines_lost",
             "Log lines that could not be written",
             "stderr",
-            lambda: request_log.lost_lines,
+            lambda: request_log.lost_line_count,
         )

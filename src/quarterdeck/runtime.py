@@ -44,8 +44,8 @@ async def open_stores(settings: Settings) -> tuple[Store, Store]:
         raise
 
 
-def wakeup_transport_for(settings: Settings) -> WakeupTransport | None:
-    """None on SQLite: its one process needs no notification from others."""
+def create_wakeup_transport(settings: Settings) -> WakeupTransport | None:
+    """Return None on SQLite, which only one process uses."""
     if sqlite_path(settings.database_url):
         return None
     from quarterdeck.store.postgres_notify import NotifyTransport
@@ -71,7 +71,7 @@ class Runtime:
 
 
 class Startable(Protocol):
-    """Background work other than a sweep. It runs while the process serves."""
+    """Background work other than a sweep. It runs while the process is serving."""
 
     def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -92,7 +92,7 @@ class Component:
 async def build_runtime(settings: Settings, transaction_listeners: Sequence[TransactionListener]) -> Runtime:
     stores = store, cross_zone_store = await open_stores(settings)
     metrics = Metrics()
-    wakeups = Wakeups(wakeup_transport_for(settings))
+    wakeups = Wakeups(create_wakeup_transport(settings))
 
     commit_listeners: list[Callable[[Sequence[NewEvent]], None]] = [metrics.record_events]
 
@@ -104,7 +104,7 @@ async def build_runtime(settings: Settings, transaction_listeners: Sequence[Tran
     engine = Engine(store, transaction_listeners, after_commit)
 
     def wait_for_zone_lock(zone_id: str) -> Awaitable[object]:
-        # A read takes one round trip and then frees the lock. A transaction would keep it for a second round trip.
+        # A read takes one round trip and then frees the lock. A transaction would hold it for a second round trip.
         return engine.read(lambda tx: zones.wait_for_lock(tx, zone_id), zones=[zone_id], for_writer=True)
 
     lanes = Lanes(engine, settings.section(EngineSettings), metrics, wait_for_zone=wait_for_zone_lock)

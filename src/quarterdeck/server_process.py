@@ -48,7 +48,7 @@ class ServerProcess:
         self._ready_fd = ready_fd
 
     def run_until_stopped(self) -> int:
-        """Serve until a signal. Raises SettingsError, before anything is served, if a setting is invalid."""
+        """Serve until a signal arrives. Raises SettingsError, before anything is served, if a setting is invalid."""
         if not self._settings.server.sweeps and migrate.sqlite_path(self._settings.database_url):
             raise SettingsError(
                 f"`sweeps` is false (from {self._settings.values['sweeps'].source}), but the database is SQLite, "
@@ -81,7 +81,7 @@ class ServerProcess:
         http_server = build_http_server(self._settings, app.dispatcher)
         app.start(None if server_settings.sweeps else ())
         token_renewal.start()
-        # Objects created at start live as long as the process, so exclude them from garbage collection.
+        # Objects created at startup exist as long as the process, so exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)
@@ -114,7 +114,7 @@ class ServerProcess:
         print_line(f"token         {self._settings.data / 'admin-token'} (or: qd token)")
         print_line("try           qd session spawn --app demo")
         if self._ready_fd is not None:
-            # The process that waits for this line may have exited. The server does not need it.
+            # The process that was waiting for this line may have exited. The server runs without it.
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._ready_fd, f"ready {url}\n".encode())
             os.close(self._ready_fd)
@@ -155,7 +155,7 @@ def check_schema(settings: Settings, *, may_migrate: bool) -> None:
 
 
 def build_http_server(settings: Settings, dispatcher: Dispatcher) -> server.Server:
-    """Build the HTTP server for a dispatcher. `serve` runs it on sockets until a signal."""
+    """Build the HTTP server for a dispatcher. `serve` runs it on sockets until a signal arrives."""
     server_settings = settings.server
     stall_seconds = settings.section(StreamSettings).stream_stall_ms / 1000
     connections = Connections(server_settings.request_timeout_ms / 1000, server_settings.connections_max, stall_seconds)
@@ -181,7 +181,7 @@ def take_lock(path: Path) -> int:
             # A check for a running server holds a shared lock for an instant, so try again.
             time.sleep(0.02)
     os.close(descriptor)
-    raise SettingsError(f"Another server runs on {path.parent}. `qd status` shows its URL, `qd stop` stops it.")
+    raise SettingsError(f"Another server is running on {path.parent}. `qd status` shows its URL, `qd stop` stops it.")
 
 
 def _replace_file(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the server. The only module that reads the environment.
+"""Settings of the server. Only this module reads the environment.
 
 Precedence: flag > environment > `quarterdeck.toml` in the data directory > default. Each component declares a struct of
 its settings with limits and descriptions; `SECTIONS` lists them. The field `batch_max` is the variable `QD_BATCH_MAX`
@@ -135,7 +135,7 @@ class Settings:
     data: Path
     values: Mapping[str, Setting]
     clock: Callable[[], Millis] = system_now
-    """The clock of the SQLite store, because SQLite has none. Tests replace it."""
+    """The clock of the SQLite store. PostgreSQL uses the database's clock. Tests replace it."""
 
     def section(self, section_type: type[S]) -> S:
         return section_type(**{field.name: self.values[field.name].value for field in fields(section_type)})

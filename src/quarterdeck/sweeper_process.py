@@ -161,7 +161,7 @@ class SweeperProcess:
 
 
 class SweepResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one sweep of `--once`."""
+    """The result of one sweep, with `--once`."""
 
     name: str
     moved: int | None = None

@@ -14,7 +14,7 @@ import pytest
 
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.event_subscriber import QUEUE_BYTES
+from quarterdeck.engine.event_subscriber import QUEUE_BYTES_MAX
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.migrate import upgrade
 from tests.support.commit_proxy import CutMoment, open_proxy
@@ -277,7 +277,7 @@ async def test_stopped_readers_use_bounded_memory_delay_no_other_and_miss_no_eve
             found = await fast.take(25)
             assert [message.json()["subject"] for message in found] == subjects[first : first + 25]
     # Without a limit, the server would buffer 80 MB for the slow readers.
-    assert resident_bytes(server) - before < 20 * MEGABYTE + SLOW * 2 * QUEUE_BYTES
+    assert resident_bytes(server) - before < 20 * MEGABYTE + SLOW * 2 * QUEUE_BYTES_MAX
     assert await read_fell_behind(server) >= SLOW
     for stream in slow:
         found = await stream.take(COUNT)

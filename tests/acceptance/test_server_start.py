@@ -96,7 +96,7 @@ async def test_db_upgrade_of_sqlite_is_refused_while_a_server_runs(servers: Serv
     server = await servers.start(launch)
     upgrade = [*launch.command_line("db", "upgrade")]
     while_running = await asyncio.to_thread(subprocess.run, upgrade, capture_output=True, text=True)
-    assert (while_running.returncode, "Another server runs on" in while_running.stderr) == (1, True)
+    assert (while_running.returncode, "Another server is running on" in while_running.stderr) == (1, True)
     await server.stop()
     assert (await asyncio.to_thread(subprocess.run, upgrade, capture_output=True)).returncode == 0
 
@@ -113,7 +113,7 @@ async def test_second_server_on_a_data_directory_is_refused(servers: Servers) ->
     launch = Launch(servers.directory / "data")
     first = await servers.start(launch)
     message = await start_refused(servers, launch)
-    assert "Another server runs on" in message
+    assert "Another server is running on" in message
     assert str(launch.data) in message
     async with first.client() as client:
         assert (await client.get("/ready")).status_code == 200

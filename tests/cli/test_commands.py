@@ -422,7 +422,7 @@ def test_up_runs_until_stop_and_a_second_server_is_refused(fresh_qd: Qd) -> None
     assert serving.stdout is not None
     assert serving.stdout.readline().startswith("ready http://127.0.0.1:")
     second = fresh_qd("up", "--port", "0")
-    assert (second.returncode, "Another server runs" in second.stderr) == (1, True)
+    assert (second.returncode, "Another server is running" in second.stderr) == (1, True)
     assert fresh_qd.run_json("status")["pid"] == serving.pid, "the process was replaced, not wrapped"
     assert fresh_qd.run_json("stop")["pid"] == serving.pid
     serving.communicate(timeout=60)

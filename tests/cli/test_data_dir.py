@@ -330,7 +330,7 @@ def test_socket_peer_credentials_identify_the_listener(short_directory: Path) ->
 def test_missing_server_is_started_with_a_notice(qd: Qd) -> None:
     result = qd("zone", "list", "--json", "--token", "t", QD_ZONE="z", DATABASE_URL="postgresql://db.invalid/db")
     assert (result.returncode, result.stdout) == (0, NO_ZONES)
-    assert result.stderr.startswith("qd: no server runs")
+    assert result.stderr.startswith("qd: no server is running")
     assert result.stderr.count("\n") == 1
     log = (qd.data / "server.log").read_text()
     assert f"started up --data {qd.data} --port 0 --auto-started --ready-fd" in log

@@ -111,7 +111,7 @@ def test_revoke_prints_the_revoked_delegations_and_terminated_sessions(zone_qd: 
     assert output == f"Revoked {edges[0]}: 2 delegations revoked, 2 sessions terminated."
     states = [zone_qd.run_json("session", "show", session)["status"] for session in chain]
     assert states == ["active", "terminated", "terminated", "active"]
-    assert zone_qd.run("delegation", "revoke", edges[0]) == f"Revoked {edges[0]}: it had already ended."
+    assert zone_qd.run("delegation", "revoke", edges[0]) == f"Delegation {edges[0]} had already ended."
     assert zone_qd.run_json("delegation", "revoke", edges[0])["revoked_edges"] == 0
 
 
@@ -166,7 +166,7 @@ def test_graph_reports_truncation_no_delegation_and_missing_ids(zone_qd: Qd) -> 
     assert "no active delegation" in result.stderr
     missing = zone_qd("delegation", "graph", "no-such")
     assert missing.returncode == 4
-    assert "no delegation and no session 'no-such'" in missing.stderr
+    assert "no delegation or session 'no-such'" in missing.stderr
 
 
 def test_authority_prints_scopes_with_their_edges_or_a_reason(zone_qd: Qd) -> None:

@@ -29,7 +29,7 @@ def test_active_session_is_explained_with_its_spawn_bounds(zone_qd: Qd) -> None:
     output = zone_qd.run("explain", "session", root)
     assert output.splitlines()[0] == f"session {root} of lead: active"
     assert "  It is active" in output
-    assert "A spawn under it would be admitted now." in output
+    assert "A spawn under this session would be admitted now." in output
     assert bounds(output)["max_children"] == ["1", "2", "1"]
     assert bounds(output)["max_depth"] == ["0", "3", "3"]
     assert "suspended by" not in output
@@ -43,7 +43,7 @@ def test_suspended_session_names_every_suspension_that_holds_it(zone_qd: Qd) -> 
     zone_qd.run("session", "suspend", child)
     output = zone_qd.run("explain", "session", child)
     assert re.search(rf"^suspended by  {child} \(itself\)\n +{root}$", output, re.MULTILINE)
-    assert "A spawn under it would be refused now:\n  parent_not_found: " in output
+    assert "A spawn under this session would be refused now:\n  parent_not_found: " in output
 
 
 @ON_BOTH

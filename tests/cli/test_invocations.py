@@ -195,7 +195,7 @@ def test_claim_may_wait_longer_than_the_request_timeout(zone_qd: Qd, service: st
 def test_failed_attempt_is_retried_until_the_invocation_is_dead(zone_qd: Qd, service: str) -> None:
     invocation = send(zone_qd, service, "--attempts", "2", "--backoff", "0")
     output = complete(zone_qd, claim(zone_qd, service), "--status", "failed", "--error", '{"code": 1}')
-    assert re.fullmatch(rf"{invocation} is retried: due .*, 1 of 2 attempts started\.", output)
+    assert re.fullmatch(rf"{invocation} will be retried: due .*, 1 of 2 attempts started\.", output)
     lease = claim(zone_qd, service, "--wait", "10")
     assert lease["attempt"] == 2
     assert complete(zone_qd, lease, "--status", "failed", "--error", "again") == f"{invocation} is dead."
@@ -234,7 +234,7 @@ def test_explain_invocation_prints_state_and_next_steps(zone_qd: Qd, service: st
     invocation = send(zone_qd, service)
     output = zone_qd.run("explain", "invocation", invocation)
     assert output.splitlines()[0] == f"invocation {invocation}, summarise of service {service}: pending"
-    assert "  It waits for a worker of its service.\n" in output
+    assert "  It is waiting for a worker of its service.\n" in output
     assert "\nwhat happens next:\n  A worker's claim for the service" in output
     complete(zone_qd, claim(zone_qd, service), "--status", "failed", "--error", "no such page", "--no-retry")
     output = zone_qd.run("explain", "invocation", invocation)

@@ -68,7 +68,7 @@ def test_prompt_must_be_an_absolute_path_or_words_and_not_empty(qd: Qd, tmp_path
         ({"pane_id": "%7", "pane": "killed"}, "Pane %7 was killed."),
         ({"pane_id": "%7", "pane": "pane_gone"}, "Pane %7 no longer existed."),
         ({"pane_id": "%7", "pane": "other_host"}, "Pane %7 is on another host and was not closed."),
-        ({"pane_id": None, "pane": None}, "It had no pane."),
+        ({"pane_id": None, "pane": None}, "The member had no pane."),
     ],
 )
 def test_delete_prints_what_happened_to_the_pane(qd: Qd, reply: Mapping[str, object], expected: str) -> None:

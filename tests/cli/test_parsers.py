@@ -7,13 +7,13 @@ from hypothesis import given, settings, strategies as st
 
 from quarterdeck.cli import click_parser, fast_parser
 from quarterdeck.cli.command_table import GLOBAL_OPTIONS, Command, ParsedCommand
-from quarterdeck.cli.registry import MODULES, commands_of
+from quarterdeck.cli.registry import MODULES, load_commands
 from quarterdeck.core.errors import Problem
 
 
 def parse_fast(*argv: str) -> ParsedCommand | None:
     found = fast_parser.find_command(argv)
-    return fast_parser.parse(found.command, found.rest) if found else None
+    return fast_parser.parse(found.command, found.args) if found else None
 
 
 def parse_with_click(*argv: str) -> ParsedCommand:
@@ -31,7 +31,7 @@ def usage_error(*argv: str) -> str:
 
 
 def every_command() -> list[Command]:
-    return [command for word in MODULES for command in commands_of(word)]
+    return [command for word in MODULES for command in load_commands(word)]
 
 
 def test_command_is_found_by_its_words() -> None:
@@ -125,7 +125,7 @@ def test_limits_are_numbers_or_default() -> None:
         (("session", "list", "--json=yes"), "does not take a value"),
         (("session", "list", "--limt", "1"), "--limit"),
         (("--zonne", "z", "session", "list"), "--zone"),
-        (("--timeout", "0", "status"), "greater than 0"),
+        (("--timeout", "0", "status"), "positive number"),
         (("zone", "quotas", "--set", "max_depth"), "NAME=NUMBER"),
         (("completion", "tcsh"), "Use one of"),
         (("up", "--prot", "1"), "--port"),

@@ -61,7 +61,7 @@ def test_suspend_and_resume_print_how_many_sessions_changed(zone_qd: Qd) -> None
 def test_suspending_a_suspended_session_still_adds_a_suspension(zone_qd: Qd) -> None:
     root, middle, leaf = spawn_chain(zone_qd)
     zone_qd.run("session", "suspend", root)
-    assert zone_qd.run("session", "suspend", leaf) == f"Suspended {leaf}: it was already suspended."
+    assert zone_qd.run("session", "suspend", leaf) == f"Session {leaf} was already suspended."
     zone_qd.run("session", "resume", root)
     assert statuses(zone_qd, root, middle, leaf) == ["active", "active", "suspended"]
 
@@ -71,7 +71,7 @@ def test_resume_without_effect_suggests_how_to_find_the_holder(zone_qd: Qd) -> N
     zone_qd.run("session", "suspend", root)
     zone_qd.run("session", "suspend", leaf)
     result = zone_qd("session", "resume", leaf)
-    assert (result.returncode, result.stdout) == (0, f"Resumed {leaf}: it is still suspended.\n")
+    assert (result.returncode, result.stdout) == (0, f"Session {leaf} is still suspended.\n")
     command = re.search("`(qd .+)`", result.stderr)
     assert command is not None
     assert root in zone_qd.run(*shlex.split(command[1])[1:])
@@ -181,7 +181,7 @@ def test_second_stop_succeeds_with_nothing_stopped(zone_qd: Qd) -> None:
 def test_receipt_reports_a_joined_termination(zone_qd: Qd) -> None:
     with run_scripted_server(http_response(200, {**RECEIPT, "joined": True, "cascade_id": "c-1"})) as server:
         output = zone_qd.run("session", "stop", "root", "--receipt", "--url", server.url, "--token", "t")
-    assert re.search(r"^joined +yes: another request had started the termination$", output, re.MULTILINE)
+    assert re.search(r"^joined +yes: another request had already started the termination$", output, re.MULTILINE)
     assert re.search(r"^cascade +c-1$", output, re.MULTILINE)
 
 

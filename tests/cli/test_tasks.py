@@ -309,14 +309,14 @@ def test_costs_are_summed_and_a_spent_budget_blocks_claims(zone_qd: Qd, zone: Fr
     header, row = [re.split("  +", line) for line in zone_qd.run("cost", "--by", "model", "--since", "1d").splitlines()]
     assert (header, row) == (["MODEL", "USD", "TOKENS IN", "TOKENS OUT"], ["large", "0.2500", "1000", "200"])
     assert [item["key"] for item in zone_qd.run_json("cost", "--by", "task")["items"]] == [task]
-    assert zone_qd.run("budget", "set", "--usd", "0.2") == "Set the budget of the zone, per month."
+    assert zone_qd.run("budget", "set", "--usd", "0.2") == "Set the budget for the zone, per month."
     zone_qd.run("budget", "set", "--scope", "type", "--for", "other", "--tokens", "50", "--period", "total")
     rows = zone_qd.run("budget", "list").splitlines()
     assert re.search(r"the zone, per month +0\.2000 +0\.2500 +- +1200 +spent", "\n".join(rows))
     blocked = add_task(zone_qd, "over budget")
     assert zone_qd.run_json("agent", "claim", "ada")["tasks"] == []
     assert zone_qd.run_json("explain", "task", blocked)["code"] == "budget_spent"
-    assert zone_qd.run("budget", "remove", "--period", "month") == "Removed the budget of the zone, per month."
+    assert zone_qd.run("budget", "remove", "--period", "month") == "Removed the budget for the zone, per month."
     assert zone_qd("budget", "remove", "--period", "month").returncode == 4
     assert claim_task(zone_qd, "ada", "--wait", "10")["id"] == blocked
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from quarterdeck.cli import progress_bars, task_tree, time_args, top_view
 from quarterdeck.cli.output import TextStyler, clip, width
 from quarterdeck.cli.session_tree import ASCII_GLYPHS
-from quarterdeck.cli.task_add import TaskLine, batches
+from quarterdeck.cli.task_add import TaskLine, split_into_batches
 from quarterdeck.cli.task_logs import format_line
 from quarterdeck.cli.top_view import EventRates, sparkline
 from quarterdeck.client.api import Document
@@ -224,7 +224,7 @@ def test_invalid_time_argument_raises_value_error(text: str) -> None:
 
 def test_batches_are_limited_by_count_and_size() -> None:
     small = [TaskLine(number, {"title": "t"}) for number in range(2_500)]
-    assert [len(batch) for batch in batches(small)] == [1_000, 1_000, 500]
+    assert [len(batch) for batch in split_into_batches(small)] == [1_000, 1_000, 500]
     large = [TaskLine(number, {"description": "x" * (6 << 20)}) for number in range(5)]
-    assert [len(batch) for batch in batches(large)] == [2, 2, 1]
-    assert [*batches([])] == []
+    assert [len(batch) for batch in split_into_batches(large)] == [2, 2, 1]
+    assert [*split_into_batches([])] == []

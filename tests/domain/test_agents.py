@@ -131,7 +131,7 @@ async def test_heartbeat_stores_the_reported_state_and_writes_no_event(agent_har
     assert (history.agent.current_task_id, history.agent.progress_percent) == ("t", 40)
     assert (history.agent.memory_mb, history.agent.cpu_percent) == (512, 7)
     assert history.at - history.agent.last_seen_at < 60_000
-    [row] = history.recent
+    [row] = history.heartbeats
     assert (row.status, row.current_task_id, row.metadata_json) == (AgentHealth.HEALTHY, "t", '{"a":1}')
     assert row.next_expected_at == row.last_seen_at + 30_000
     assert await agent_harness.event_types() == ["agent.registered"]
@@ -141,11 +141,11 @@ async def test_heartbeat_history_gets_a_row_on_change_or_after_an_interval(agent
     await agent_harness.register()
     for task in ("t", "t", "u", None, None):
         await agent_harness.heartbeat(current_task_id=task)
-    assert [row.current_task_id for row in (await agent_harness.read_history()).recent] == [None, "u", "t"]
+    assert [row.current_task_id for row in (await agent_harness.read_history()).heartbeats] == [None, "u", "t"]
     agent_harness.make_silent(seconds=11)
     for _ in range(3):
         await agent_harness.heartbeat()
-    assert len((await agent_harness.read_history()).recent) == 4
+    assert len((await agent_harness.read_history()).heartbeats) == 4
 
 
 async def test_each_heartbeat_of_a_batch_is_answered_and_the_last_one_wins(agent_harness: AgentHarness) -> None:
@@ -223,7 +223,7 @@ async def test_heartbeat_history_is_deleted_after_its_retention(agent_harness: A
         await agent_harness.heartbeat(current_task_id=task)
     assert await agent_harness.sweep_runner(3_600_000).run_now(HEARTBEAT_RETENTION) == 0
     assert await agent_harness.sweep_runner(-60_000).run_now(HEARTBEAT_RETENTION) == 3
-    assert (await agent_harness.read_history()).recent == ()
+    assert (await agent_harness.read_history()).heartbeats == ()
 
 
 # -- health and liveness -----------------------------------------------------------------------------------------

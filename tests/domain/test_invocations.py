@@ -24,7 +24,7 @@ from quarterdeck.domain.invocations.operations import BatchRunner
 from quarterdeck.domain.invocations.operations.long_poll import (
     ClaimPolls,
     ReadyPollWaker,
-    poll_for_claim,
+    new_claim_poll,
     wait_for_invocations,
 )
 from quarterdeck.domain.invocations.rules import BatchDecider, InvocationBatchInput
@@ -91,7 +91,7 @@ async def test_claims_of_two_processes_return_every_invocation_exactly_once(
 
 
 async def test_invocation_is_delivered_to_a_waiting_claim_in_its_own_commit(service: InvocationHarness) -> None:
-    poll = poll_for_claim(service.claim_command())
+    poll = new_claim_poll(service.claim_command())
     assert await service.submit_claim(service.claim_command(poll=poll)) == ()
     assert len(service.runtime.claim_polls) == 1
     head = service.runtime.database.scalar("select pos from log_head")
@@ -107,7 +107,7 @@ async def test_invocation_is_delivered_to_a_waiting_claim_in_its_own_commit(serv
 async def test_undelivered_invocation_is_released_without_using_an_attempt(service: InvocationHarness) -> None:
     returned: list[Invocation] = []
     service.runtime.claim_polls.on_undelivered = returned.extend
-    poll = poll_for_claim(service.claim_command())
+    poll = new_claim_poll(service.claim_command())
     await service.submit_claim(service.claim_command(poll=poll))
     await service.create()
     service.runtime.claim_polls.remove(poll)
@@ -121,7 +121,7 @@ async def test_waiting_claim_of_an_ended_session_gets_no_invocation(runtime: Run
     service = await register_service(runtime)
     ended_service = InvocationHarness(runtime, service.service_id)
     ended_service.caller = caller("app", session_id=session.id)
-    poll = poll_for_claim(ended_service.claim_command())
+    poll = new_claim_poll(ended_service.claim_command())
     assert await ended_service.submit_claim(ended_service.claim_command(poll=poll)) == ()
     await runtime.terminate(session)
     row = await service.create()
@@ -365,7 +365,7 @@ async def test_waiting_claim_fails_when_its_service_is_unregistered(runtime: Run
 
 
 async def test_two_waiting_requests_with_one_claim_id_get_the_same_invocation(service: InvocationHarness) -> None:
-    polls = [poll_for_claim(service.claim_command(claim_id="c")) for _ in range(2)]
+    polls = [new_claim_poll(service.claim_command(claim_id="c")) for _ in range(2)]
     for poll in polls:
         await service.submit_claim(msgspec.structs.replace(poll.request, waiter=poll))
     first = await service.create()
@@ -434,7 +434,7 @@ def test_deliveries_to_a_removed_poll_are_returned_as_undelivered() -> None:
         polls = ClaimPolls()
         undelivered: list[Invocation] = []
         polls.on_undelivered = undelivered.extend
-        poll = poll_for_claim(CLAIM)
+        poll = new_claim_poll(CLAIM)
         polls.add(poll)
         polls.deliver(poll, (invocation_row("a"),))
         polls.remove(poll)

@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.domain.invocations.model import ClaimedInvocations, InvocationCommand, Release, State
 from quarterdeck.domain.invocations.operations import BatchRunner, ClaimPolls
-from quarterdeck.domain.invocations.operations.long_poll import poll_for_claim
+from quarterdeck.domain.invocations.operations.long_poll import new_claim_poll
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.builders import ZONE
 from tests.support.eventually import eventually
@@ -28,7 +28,7 @@ async def test_call_into_a_locked_zone_delivers_nothing_before_it_has_the_lock(
     if not engine_url.startswith("postgresql"):
         pytest.skip("SQLite has one writer, so no zone is locked")
     runtime = service.runtime
-    poll = poll_for_claim(service.claim_command(2))
+    poll = new_claim_poll(service.claim_command(2))
     assert await service.submit_claim(service.claim_command(poll=poll)) == ()
     async with open_runtime(engine_url) as other:
         row = await InvocationHarness(other, service.service_id).create()

@@ -224,7 +224,7 @@ async def test_heartbeats_above_the_buffer_limit_are_dropped_and_counted(
     monkeypatch.setattr(heartbeats, "AGENTS_MAX", 2)
     writer = HeartbeatMirror(mirror_harness.key_writer)
     writer.record([key_layout.Heartbeat(ZONE, name, "idle", "", at) for at in (1, 2) for name in ("a", "b", "c")])
-    assert (writer.lost, {pulse.at for pulse in writer._newest.values()}) == (2, {2})
+    assert (writer.lost_count, {pulse.at for pulse in writer._newest.values()}) == (2, {2})
 
 
 # -- repair, rebuild and outages
@@ -393,7 +393,7 @@ async def test_documented_redis_acl_is_sufficient_for_the_key_mirror(
     own_redis.direct.client.zadd(PENDING, {"ghost": 1})
     await mirror_harness.run_comparison()
     await mirror_harness.key_writer.write_heartbeats([key_layout.Heartbeat(ZONE, "a", "idle", "", 1)])
-    await mirror_harness.key_writer.show_coordinator([ZONE], "coordinator-1", overwrite=False)
+    await mirror_harness.key_writer.write_coordinator([ZONE], "coordinator-1", overwrite=False)
     await mirror_harness.key_writer.ping()
     has_received = asyncio.Event()
     listening = asyncio.create_task(mirror_harness.key_writer.listen_for_commands(has_received.set))

@@ -17,7 +17,7 @@ async def test_each_listed_task_has_its_dependents_and_a_flag_for_more(
     runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch, read_limit: int
 ) -> None:
     monkeypatch.setattr(dependency_reads, "DEPENDENTS_PER_READ_MAX", read_limit)
-    monkeypatch.setattr(dependency_reads, "LISTED_MAX", 4)
+    monkeypatch.setattr(dependency_reads, "LISTED_DEPENDENCIES_MAX", 4)
     task_harness = TaskHarness(runtime)
     dependent_counts = {"none": 0, "few": 3, "full": 4, "more": 9}
     await task_harness.create_many([task_harness.create_command(name) for name in dependent_counts])

@@ -277,8 +277,8 @@ async def test_explain_gives_the_reason_for_the_state(zone: FreshZone) -> None:
         service = await register(client, zone)
         invocation_id = (await invoke(client, zone, service)).json()["id"]
         path = f"{zone.path}/invocations/{invocation_id}/explain"
-        assert "waits for a worker" in json_object(await client.get(path))["why"][0]
+        assert "waiting for a worker" in json_object(await client.get(path))["why"][0]
         [lease] = await claim(client, zone, service)
         explanation = json_object(await client.get(path))
-        assert "attempt 1 was claimed" in explanation["why"][0]
+        assert "Attempt 1 was claimed" in explanation["why"][0]
         assert lease["attempt_token"] not in json.dumps(explanation)

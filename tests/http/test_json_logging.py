@@ -21,7 +21,7 @@ async def test_unwritable_log_loses_its_lines_and_raises_nothing() -> None:
     logger.warning("first lost line")
     writer.write(b"second lost line\n")
     writer.flush()
-    assert writer.lost_lines == 2
+    assert writer.lost_line_count == 2
 
 
 async def test_write_now_writes_buffered_lines_first() -> None:

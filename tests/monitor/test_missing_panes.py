@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from quarterdeck.cli.monitor import is_live
-from quarterdeck.monitor.missing_panes import PENDING_SECONDS, find_missing_panes
+from quarterdeck.monitor.missing_panes import CREATION_MAX_SECONDS, find_missing_panes
 from quarterdeck.monitor.model import PanePlacement
 from quarterdeck.tmux.host import Host, this_host
 
@@ -43,8 +43,8 @@ async def test_placements_of_other_hosts_or_users_are_not_judged_unless_never_cr
         replace(PLACEMENT, user_id=8),
         replace(PLACEMENT, tmux_pane_id=None),
     ]
-    assert await find_missing_panes(placements, HOST, NOW + PENDING_SECONDS) == ([None, None, None], [])
-    late = await find_missing_panes(placements, HOST, NOW + PENDING_SECONDS + 1)
+    assert await find_missing_panes(placements, HOST, NOW + CREATION_MAX_SECONDS) == ([None, None, None], [])
+    late = await find_missing_panes(placements, HOST, NOW + CREATION_MAX_SECONDS + 1)
     assert late.reasons == [None, None, "its pane was never created"]
 
 

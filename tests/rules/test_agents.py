@@ -12,7 +12,7 @@ from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import (
-    HISTORY_INTERVAL,
+    HISTORY_INTERVAL_MS,
     Agent,
     AgentHealth,
     AgentHistory,
@@ -209,7 +209,7 @@ def test_health_view_shows_staleness_before_any_status_refresh() -> None:
 
 
 def test_history_keeps_heartbeats_that_change_something_or_follow_an_old_entry() -> None:
-    agent = agent_row(kept_at=NOW - HISTORY_INTERVAL + 1)
+    agent = agent_row(kept_at=NOW - HISTORY_INTERVAL_MS + 1)
     heartbeat = RecordHeartbeat(zone_id=ZONE, agent_id=AGENT_ID)
     assert not rules.belongs_in_history(agent, heartbeat, NOW)
     assert rules.belongs_in_history(agent, heartbeat, NOW + 1)

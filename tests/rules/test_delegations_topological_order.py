@@ -21,9 +21,9 @@ from tests.support.delegations import InMemoryGraph
 def add_edge(graph: InMemoryGraph, source: str, target: str, order: TopologicalOrder | None = None) -> bool:
     """Add an edge and return whether it was accepted. Without an order, each edge is its own batch."""
     order = order or graph.new_order()
-    while request := order.missing_input(ZONE, source, target):
+    while request := order.next_request(ZONE, source, target):
         graph.apply(order, [])
-        graph.resolve_missing(order, request)
+        graph.run_request(order, request)
     if order.closes_cycle(ZONE, source, target):
         return False
     order.add_edge(ZONE, source, target)
@@ -93,7 +93,7 @@ def test_10_000_edges_at_both_ends_need_no_walk_and_stay_within_the_rank_limit()
     names = [str(n) for n in range(-10_000, 10_001)]
     for n in range(10_000):
         for source, target in ((names[10_000 + n], names[10_001 + n]), (names[9_999 - n], names[10_000 - n])):
-            assert order.missing_input(ZONE, source, target) is None
+            assert order.next_request(ZONE, source, target) is None
             order.add_edge(ZONE, source, target)
     ranks = {session: rank for _, session, rank in order.take_changes()}
     assert sorted(ranks, key=lambda session_id: ranks[session_id]) == names

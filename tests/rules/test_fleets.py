@@ -118,7 +118,7 @@ def configure(agent_id: int = ALICE, **fields: object) -> ConfigureMonitor:
 
 
 def heartbeat(*pinged: int, pid: int = 100, host_id: str = "host") -> RecordMonitorHeartbeat:
-    return RecordMonitorHeartbeat(zone_id=ZONE, fleet_id=FLEET_ID, pid=pid, host_id=host_id, pinged=pinged)
+    return RecordMonitorHeartbeat(zone_id=ZONE, fleet_id=FLEET_ID, pid=pid, host_id=host_id, pinged_agent_ids=pinged)
 
 
 def release(pid: int = 100, host_id: str = "host") -> ReleaseMonitor:

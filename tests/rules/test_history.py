@@ -228,7 +228,7 @@ def test_lines_are_read_with_their_locations_and_unknown_fields_dropped(tmp_path
 def test_truncated_last_line_is_counted_and_no_error(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "h.jsonl", LINE, json.dumps(LINE | {"seq": 2})[:40], end="")
     history = read_histories([file])
-    assert (len(history.calls), history.truncated_files) == (1, 1)
+    assert (len(history.calls), history.truncated_file_count) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_new_service_gets_the_given_fields_and_defaults() -> None:
 def test_repeated_registration_keeps_omitted_fields_and_logs_only_changes() -> None:
     session = session_row()
     stored = service_row(agent_id=session.id, health=ServiceHealth.HEALTHY, framework_name="f", metadata_json='{"a":1}')
-    fields = {"with_live_agent": {stored.ref}, "registrations": {(*stored.ref, session.id)}}
+    fields = {"services_with_live_agent": {stored.ref}, "registrations": {(*stored.ref, session.id)}}
     unchanged = new_decider(stored, sessions=[session], **fields)
     assert decide_registered(unchanged, register_command(session.id)) == RegisteredService(stored)
     assert (
@@ -194,7 +194,7 @@ def test_first_session_leads_until_it_ends_then_the_next_registrant() -> None:
     first, second = session_row(), session_row()
     stored = service_row(agent_id=first.id)
     registrations = {(*stored.ref, first.id)}
-    live = new_decider(stored, sessions=[second], with_live_agent={stored.ref}, registrations=registrations)
+    live = new_decider(stored, sessions=[second], services_with_live_agent={stored.ref}, registrations=registrations)
     assert decide_registered(live, register_command(second.id)).service.agent_id == first.id
     assert live.new_registrations == [(*stored.ref, second.id)]
     assert [event.verb for _, event in live.events] == ["change"]
@@ -239,7 +239,7 @@ def test_reregistered_service_keeps_only_its_id_and_secret_number() -> None:
         service_row(id=unregistered.id, agent_id=session.id, secret_number=7, updated_at=NOW), created=True
     )
     assert [(event.verb, event.before) for _, event in decider.events] == [("register", None)]
-    assert decider.stale_registrations == []
+    assert decider.services_with_stale_registrations == []
     assert [*decider.changes.updates()] == [(unregistered, outcome.service)]
 
 
@@ -254,7 +254,7 @@ def test_service_of_ended_sessions_is_unregistered_before_it_is_registered_again
         ("unregister", "session_ended"),
         ("register", None),
     ]
-    assert decider.stale_registrations == [dead.ref]
+    assert decider.services_with_stale_registrations == [dead.ref]
     assert decider.new_registrations == [(*dead.ref, session.id)], (
         "the session's old registration is deleted with the stale ones"
     )

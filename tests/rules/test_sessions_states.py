@@ -48,7 +48,7 @@ def test_terminated_is_the_only_terminal_state_and_all_others_are_live() -> None
 def test_every_session_update_is_guarded_by_the_loaded_state(statement: Statement) -> None:
     for text in (statement.postgresql, statement.sqlite):
         assert text.startswith("update agent_sessions")
-        assert "and status = b.was" in text
+        assert "and status = b.from_status" in text
         assert text.endswith("returning id"), "a row that was not updated is not returned"
 
 

@@ -96,7 +96,7 @@ def test_commands_of_others_do_not_count_as_heartbeat_of_the_agent(command: Task
 def test_claim_counts_as_heartbeat_even_if_it_returns_nothing() -> None:
     decider = new_decider(task_row())
     assert claim_ids(decider, claim_command()) == ["t"]
-    assert (decider.seen_agents, decider.revived_agents) == ({AGENT_REF}, {})
+    assert (decider.seen_agents, decider.activated_agents) == ({AGENT_REF}, {})
     for agents, is_seen in (({AGENT_REF: agent_info()}, True), (agent_last_seen(recently=True), False)):
         decider = new_decider(agents=agents)
         assert claim_ids(decider, claim_command()) == []
@@ -107,7 +107,7 @@ def test_claim_revives_a_stale_agent_and_returns_tasks() -> None:
     decider = new_decider(task_row(), agents=agent_last_seen(recently=False))
     command = claim_command()
     assert claim_ids(decider, command) == ["t"]
-    assert (decider.seen_agents, decider.revived_agents) == ({AGENT_REF}, {AGENT_REF: command})
+    assert (decider.seen_agents, decider.activated_agents) == ({AGENT_REF}, {AGENT_REF: command})
 
 
 def test_assign_to_a_stale_agent_is_refused() -> None:
@@ -116,4 +116,4 @@ def test_assign_to_a_stale_agent_is_refused() -> None:
         require_code(decider.decide(Assign(zone_id=ZONE, id="t", agent_id=AGENT_ID, attempt_token="k")))
         == "task_state_conflict"
     )
-    assert not decider.held_changes
+    assert not decider.held_count_changes

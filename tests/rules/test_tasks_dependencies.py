@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.domain.tasks.model.commands import Cancel, FailForCycle, Patch, Retry, UnblockDependents
 from quarterdeck.domain.tasks.model.rows import State, Task, WaitsFor
-from quarterdeck.domain.tasks.rules.dependency_graph import find_cycle, find_stuck, order_by_dependencies
+from quarterdeck.domain.tasks.rules.dependency_graph import find_cycle, find_stuck_tasks, order_by_dependencies
 from tests.support import task_rules
 from tests.support.builders import NOW, ZONE
 from tests.support.task_rules import (
@@ -240,7 +240,7 @@ def test_find_cycle_returns_a_real_cycle_exactly_if_one_exists(graph: dict[str, 
 def test_order_by_dependencies_returns_every_task_in_order_or_with_its_cycle(graph: dict[str, list[str]]) -> None:
     order, cycles = order_by_dependencies(graph)
     assert sorted([*order, *cycles]) == sorted(graph)
-    assert set(cycles) == find_stuck(graph)
+    assert set(cycles) == find_stuck_tasks(graph)
     for index, name in enumerate(order):
         assert all(dependency not in graph or dependency in order[:index] for dependency in graph[name])
     for cycle in cycles.values():
@@ -254,7 +254,7 @@ def test_chain_of_ten_thousand_tasks_needs_no_recursion() -> None:
     cycle = find_cycle("0", chain | {"9999": ["0"]})
     assert cycle is not None
     assert len(cycle) == 10_001
-    assert find_stuck(chain | {"9999": ["0"]}) == set(chain)
+    assert find_stuck_tasks(chain | {"9999": ["0"]}) == set(chain)
 
 
 def test_independent_tasks_keep_the_order_of_the_request() -> None:

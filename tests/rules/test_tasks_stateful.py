@@ -26,7 +26,7 @@ from quarterdeck.domain.tasks.model.rows import ClaimedTasks, State, Task, TaskR
 from quarterdeck.domain.tasks.rules import states
 from quarterdeck.domain.tasks.rules.batch_input import BatchInput, TaskClass
 from quarterdeck.domain.tasks.rules.decider import BatchDecider
-from quarterdeck.domain.tasks.rules.dependency_graph import find_stuck
+from quarterdeck.domain.tasks.rules.dependency_graph import find_stuck_tasks
 from quarterdeck.domain.tasks.rules.ready_queues import is_ready
 from quarterdeck.domain.tasks.rules.states import HELD
 from tests.support.builders import NOW, ZONE
@@ -150,13 +150,13 @@ class TaskMachine(RuleBasedStateMachine):
                 or (event.from_state, event.task.status) in TRANSITIONS
             )
             self.completions[event.task.id] += event.type == "task.completed"
-        for ref in {*decider.new_content, *decider.originals}:
+        for ref in {*decider.new_task_contents, *decider.originals}:
             self.rows[ref] = decider.task(ref)
         for ref, depends_on in decider.new_dependencies.items():
             self.met = {(task_ref, dependency) for task_ref, dependency in self.met if task_ref != ref}
             self.dependencies[ref] = depends_on
         self.met = (self.met | decider.met_dependencies) - decider.reopened_dependencies
-        for (_, agent_id), change in decider.held_changes.items():
+        for (_, agent_id), change in decider.held_count_changes.items():
             held[agent_id] += change
         assert +held == Counter(row.agent_id for row in self.rows.values() if row.status in HELD)
         self.batch = []
@@ -224,7 +224,7 @@ class TaskMachine(RuleBasedStateMachine):
             for (zone, name), depends_on in self.dependencies.items()
             if self.rows[zone, name].status in (State.PENDING, State.PAUSED)
         }
-        assert not find_stuck(unmet)
+        assert not find_stuck_tasks(unmet)
 
     @invariant()
     def attempt_is_held_by_the_agent_that_claimed_it(self) -> None:

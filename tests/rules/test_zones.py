@@ -82,7 +82,7 @@ def test_only_overridden_limits_are_stored_and_they_round_trip() -> None:
 
 @pytest.mark.parametrize(("frozen", "expected"), [(0, False), (1, True)])
 def test_admission_has_the_effective_limits_and_the_frozen_flag(frozen: int, expected: bool) -> None:
-    admission = rules.admission_of_zone(zone('{"max_depth": 2}', frozen), Limits(max_children=7))
+    admission = rules.zone_admission_state(zone('{"max_depth": 2}', frozen), Limits(max_children=7))
     assert admission.frozen is expected
     assert admission.limits == Limits(max_depth=2, max_children=7)
     assert rules.view(zone(frozen=frozen)).frozen is expected

@@ -102,8 +102,8 @@ async def test_canceled_waiter_does_not_cancel_the_batch() -> None:
 
 
 async def test_batches_respect_count_and_size_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "BATCH_MAX", 3)
-    monkeypatch.setattr(batching, "BYTES_MAX", 30)
+    monkeypatch.setattr(batching, "BATCH_MAX_REQUESTS", 3)
+    monkeypatch.setattr(batching, "BATCH_MAX_BYTES", 30)
     server = FakeServer()
     long = "x" * 40
     assert len(await submit_all(server, *FIRST, *"cdef", long, "g")) == MAX_CONCURRENT_CALLS + 6

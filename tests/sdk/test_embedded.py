@@ -57,7 +57,7 @@ async def test_tasks_and_secrets_survive_a_restart(tmp_path: Path) -> None:
 
 async def test_second_server_on_a_directory_is_refused_and_clients_end_with_theirs(tmp_path: Path) -> None:
     async with quarterdeck.embedded(tmp_path / "work") as qd:
-        with pytest.raises(SettingsError, match="Another server runs"):
+        with pytest.raises(SettingsError, match="Another server is running"):
             async with quarterdeck.embedded(tmp_path / "work"):
                 pass
         other = qd.in_zone("default")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.client.discovery import ServerLocation
-from quarterdeck.client.http_async import BUFFER_MAX
+from quarterdeck.client.http_async import BUFFER_BYTES_MAX
 from quarterdeck.client.http_types import parse_address
 from quarterdeck.sdk import Options, Quarterdeck
 from quarterdeck.sdk.errors import Lost, TimedOut, Unavailable, Unreachable
@@ -207,7 +207,7 @@ async def test_slow_stream_reader_loses_nothing_and_applies_backpressure() -> No
         received = b""
         async with transport.stream(GET, None) as stream:
             async for piece in stream:
-                assert len(piece) < 3 * BUFFER_MAX
+                assert len(piece) < 3 * BUFFER_BYTES_MAX
                 received += piece
                 await asyncio.sleep(0)
         await transport.close()

@@ -271,7 +271,7 @@ async def test_transaction_has_no_time_before_its_first_read(runtime: RuntimeHar
 async def test_page_of_rare_types_scans_a_bounded_span_and_returns_its_end(
     runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "SCAN_POSITIONS", 3)
+    monkeypatch.setattr(event_log, "SCAN_POSITIONS_MAX", 3)
     for _ in range(8):
         await runtime.spawn()
     head = (await runtime.read_log())[-1].pos

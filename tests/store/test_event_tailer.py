@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from quarterdeck.engine.event_log import Event, EventFilter, NewEvent
-from quarterdeck.engine.event_subscriber import QUEUE_EVENTS, REPLAY_PAGE, EndEvent, EventSubscriber
+from quarterdeck.engine.event_subscriber import QUEUE_EVENTS_MAX, REPLAY_PAGE_EVENTS, EndEvent, EventSubscriber
 from quarterdeck.engine.event_tailer import EventTailer
 from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.engine.wakeups import Wakeups
@@ -221,9 +221,9 @@ async def test_slow_subscriber_falls_back_to_the_log_and_misses_nothing(tailer_h
     slow, quick = await tailer_harness.subscribe_live(), await tailer_harness.subscribe_live()
     total = 0
     for _ in range(5):
-        await tailer_harness.emit(*map(str, range(QUEUE_EVENTS // 4 + 1)))
-        total += QUEUE_EVENTS // 4 + 1
-        assert len(await receive(quick, QUEUE_EVENTS // 4 + 1)) == QUEUE_EVENTS // 4 + 1
+        await tailer_harness.emit(*map(str, range(QUEUE_EVENTS_MAX // 4 + 1)))
+        total += QUEUE_EVENTS_MAX // 4 + 1
+        assert len(await receive(quick, QUEUE_EVENTS_MAX // 4 + 1)) == QUEUE_EVENTS_MAX // 4 + 1
     assert quick.is_live
     assert not slow.is_live
     assert tailer_harness.tailer.fell_behind_count == 1
@@ -235,14 +235,14 @@ async def test_slow_subscriber_falls_back_to_the_log_and_misses_nothing(tailer_h
 
 
 async def test_long_replay_is_read_in_pages_and_ends_live(tailer_harness: TailerHarness) -> None:
-    total = REPLAY_PAGE * 3
+    total = REPLAY_PAGE_EVENTS * 3
     await tailer_harness.emit(*map(str, range(total)))
     subscriber = await tailer_harness.subscribe()
     page, _ = await subscriber.catch_up()
-    assert len(page.split()) == REPLAY_PAGE
+    assert len(page.split()) == REPLAY_PAGE_EVENTS
     assert not subscriber.is_live
     await tailer_harness.emit("meanwhile")
-    assert await receive(subscriber, total + 1 - REPLAY_PAGE) == list(range(REPLAY_PAGE + 1, total + 2))
+    assert await receive(subscriber, total + 1 - REPLAY_PAGE_EVENTS) == list(range(REPLAY_PAGE_EVENTS + 1, total + 2))
 
 
 # -- bounds of the log

@@ -117,7 +117,7 @@ async def test_valid_terms_returns_only_current_terms(runtime: RuntimeHarness) -
     await lease(runtime, "other", name="another").acquire()
     expire_leases(runtime)
     await two.acquire()
-    statement = leases.valid_terms([("another", 1), ("unknown", 1), ("pass", 1), ("pass", 2)])
+    statement = leases.valid_terms_statement([("another", 1), ("unknown", 1), ("pass", 1), ("pass", 2)])
     [valid] = await runtime.engine.transact(lambda tx: tx.read(statement), zones=[ZONE])
     assert [*map(tuple, valid)] == [("another", 1), ("pass", 2)]
 

@@ -99,7 +99,7 @@ UNSAFE: dict[str, tuple[str, str, str]] = {
     "schema without usage": (
         "revoke usage on schema public from public",
         "grant usage on schema public to public",
-        "{role} does not find the tables",
+        "{role} cannot find the tables",
     ),
 }
 

@@ -96,7 +96,7 @@ async def test_log_of_many_batches_is_published_completely(
     harness = new_sink(outbox_batch_size=10)
     await harness.run_until_idle()
     assert published(redis) == await expected(runtime)
-    assert harness.sink.delivered == 257
+    assert harness.sink.delivered_count == 257
     assert harness.sink.position == harness.sink.head
 
 
@@ -171,7 +171,7 @@ async def test_outage_pauses_the_sink_and_counts_no_attempt(
     own_redis.start()
     await harness.run_until_idle()
     assert published(own_redis.direct) == await expected(runtime)
-    assert harness.sink.rejected == 0
+    assert harness.sink.rejected_count == 0
 
 
 async def test_frozen_redis_is_unavailable_within_seconds(
@@ -375,7 +375,7 @@ async def test_sink_skips_deleted_events_and_counts_them_as_missed(
     harness = new_sink()
     await harness.run_until_idle()
     assert [entry.fields["agent_session_id"] for entry in redis.entries()] == ["c"]
-    assert harness.sink.missed == 2
+    assert harness.sink.missed_count == 2
 
 
 async def test_malformed_event_is_skipped_and_counted_as_missed(
@@ -386,4 +386,4 @@ async def test_malformed_event_is_skipped_and_counted_as_missed(
     harness = new_sink()
     await harness.run_until_idle()
     assert [entry.fields["agent_session_id"] for entry in redis.entries()] == ["a", "c"]
-    assert harness.sink.missed == 1
+    assert harness.sink.missed_count == 1

@@ -92,7 +92,7 @@ async def test_rejected_entry_is_set_aside_and_the_position_advances(
     await harness.run_until_idle()
     assert sorted(published(redis)) == [("spawn", "a"), ("spawn", "c"), ("terminate", "b")]
     assert rejected_entries(runtime) == []
-    assert (harness.sink.rejected, harness.sink.dead) == (3, 0)
+    assert (harness.sink.rejected_count, harness.sink.dead_count) == (3, 0)
 
 
 async def test_rejected_entry_blocks_only_later_entries_of_its_subject(
@@ -148,7 +148,7 @@ async def test_entry_is_dead_after_max_attempts_and_unblocks_later_entries(
             await harness.run_until_idle()
     assert f"1 entries of {AGENTS} are dead" in caplog.text
     assert rejected_entries(runtime)[0] == (AGENTS, "a", 3, True)
-    assert harness.sink.dead == 1
+    assert harness.sink.dead_count == 1
     unblock(redis, AGENTS)
     make_entries_due(runtime)
     await harness.run_until_idle()
@@ -166,13 +166,13 @@ async def test_rejected_revocation_is_retried_for_ever_and_logged(
             make_entries_due(runtime)
             await harness.run_until_idle()
     assert rejected_entries(runtime) == [(REVOCATIONS, "a", 6, False)]
-    assert f"1 entries of {REVOCATIONS} are rejected repeatedly and retried for ever" in caplog.text
-    assert (harness.sink.stuck, harness.sink.dead) == (1, 0)
+    assert f"1 entries of {REVOCATIONS} are rejected repeatedly and retried forever" in caplog.text
+    assert (harness.sink.stuck_count, harness.sink.dead_count) == (1, 0)
     unblock(redis, REVOCATIONS)
     make_entries_due(runtime)
     await harness.run_until_idle()
     assert [entry.fields["session_id"] for entry in redis.entries(REVOCATIONS)] == ["sid of a"]
-    assert harness.sink.stuck == 0
+    assert harness.sink.stuck_count == 0
 
 
 async def test_outage_during_retries_counts_no_attempt(

@@ -211,7 +211,7 @@ async def test_wiped_redis_is_refilled_and_repairs_are_counted(slot_harness: Slo
     assert await slot_harness.reconcile() == 2
     assert (slot_harness.stored(), slot_harness.stored("quiet")) == ("3", "0")
     assert await slot_harness.reconcile() == 0
-    assert slot_harness.reconciler.repairs == 2
+    assert slot_harness.reconciler.repair_count == 2
 
 
 @pytest.mark.parametrize("value", ["0", "999", "-3", "invalid", ""])
@@ -268,7 +268,7 @@ async def test_update_of_a_recently_changed_zone_is_not_counted_as_a_repair(slot
     await spawn_children(slot_harness.runtime, 1)
     assert await slot_harness.reconcile() == 0
     assert slot_harness.stored() == "4"
-    assert slot_harness.reconciler.repairs == 0
+    assert slot_harness.reconciler.repair_count == 0
 
 
 async def test_expired_sessions_take_no_slot_and_are_not_counted_as_repairs(slot_harness: SlotHarness) -> None:

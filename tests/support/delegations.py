@@ -133,7 +133,7 @@ def decide(commands: Sequence[Delegate], input_data: DelegationBatchInput) -> li
     outcomes = []
     for command in commands:
         while isinstance(found := decider.decide(command), WalkRequest | RespaceRequest):
-            graph.resolve_missing(decider.order, found)
+            graph.run_request(decider.order, found)
         graph.apply(
             decider.order, [(edge.source_session_id, edge.target_session_id) for edge in decider.take_created()]
         )
@@ -173,7 +173,7 @@ class InMemoryGraph:
                     pending.append(neighbour)
         return list(found)
 
-    def resolve_missing(self, order: TopologicalOrder, request: WalkRequest | RespaceRequest) -> None:
+    def run_request(self, order: TopologicalOrder, request: WalkRequest | RespaceRequest) -> None:
         if isinstance(request, RespaceRequest):
             self.respace_count += 1
             session_ids = sorted(self.ranks, key=lambda session_id: self.ranks[session_id])

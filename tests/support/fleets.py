@@ -253,7 +253,12 @@ class FleetHarness:
 
     async def heartbeat(self, *pinged: int, pid: int = 100, fleet_id: int = FLEET_ID) -> FleetOutcome:
         command = RecordMonitorHeartbeat(
-            zone_id=self.zone_id, caller=self.caller, fleet_id=fleet_id, pid=pid, host_id="host", pinged=pinged
+            zone_id=self.zone_id,
+            caller=self.caller,
+            fleet_id=fleet_id,
+            pid=pid,
+            host_id="host",
+            pinged_agent_ids=pinged,
         )
         return await self.fleet_lane.submit(command)
 

@@ -53,10 +53,10 @@ class KeyMirrorHarness:
 
     async def run_comparison(self) -> int:
         """Run a full comparison. Return the number of repairs."""
-        before = self.mirror.repairs
+        before = self.mirror.repair_count
         self.make_comparison_due()
         await self.run_until_idle()
-        return self.mirror.repairs - before
+        return self.mirror.repair_count - before
 
     def save_position(self) -> None:
         """Store the sink's position. Otherwise it delivers the same events again, which would repair the keys."""

@@ -36,12 +36,14 @@ class GatedWriter:
     before: Callable[[], Awaitable[None]] = no_op
     after: Callable[[], Awaitable[None]] = no_op
 
-    async def take_over(self, identity: WriterIdentity) -> None:
-        await self.writer.take_over(identity)
+    async def fence_older_terms(self, identity: WriterIdentity) -> None:
+        await self.writer.fence_older_terms(identity)
 
-    async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
+    async def deliver(
+        self, identity: WriterIdentity, after_pos: int, entries: Sequence[SinkEntry]
+    ) -> list[RejectedEntry]:
         await self.before()
-        rejected = await self.writer.deliver(identity, after, entries)
+        rejected = await self.writer.deliver(identity, after_pos, entries)
         await self.after()
         return rejected
 

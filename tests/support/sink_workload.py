@@ -31,11 +31,13 @@ SINK_NAME = "a-sink"
 class RejectingWriter:
     """Rejects every entry about the subject `refused`."""
 
-    async def take_over(self, identity: WriterIdentity) -> None:
+    async def fence_older_terms(self, identity: WriterIdentity) -> None:
         assert await identity.checks.holds_lease()
         assert not await identity.checks.has_event(Marker(1, "nothing"))
 
-    async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
+    async def deliver(
+        self, identity: WriterIdentity, after_pos: int, entries: Sequence[SinkEntry]
+    ) -> list[RejectedEntry]:
         first = {entry.stream: entry for entry in reversed(entries) if entry.subject == "refused"}
         return [RejectedEntry(entry, "ERR no") for entry in first.values()]
 

@@ -16,7 +16,7 @@ from quarterdeck.domain.agents.operations import role_assignments
 from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.model import InvocationFilter, OwnerKind, ShowInvocation, State as InvocationState
-from quarterdeck.domain.invocations.operations.long_poll import load_ready_services, poll_for_claim
+from quarterdeck.domain.invocations.operations.long_poll import load_ready_services, new_claim_poll
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN as INVOCATION_ORPHAN, SETTLE
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations import Explainer, delete_past_retention
@@ -154,7 +154,7 @@ async def run_read_workload(runtime: RuntimeHarness, root: Session) -> None:
 async def run_invocation_workload(runtime: RuntimeHarness, root: Session) -> None:
     """Invocations, claims and reports of every kind. Some stay pending or running, for the terminations that follow."""
     service = await register_service(runtime, session_id=root.id)
-    poll = poll_for_claim(service.claim_command())
+    poll = new_claim_poll(service.claim_command())
     await service.submit_claim(service.claim_command(poll=poll))
     await service.create(source_session_id=root.id)
     runtime.claim_polls.remove(poll)
@@ -228,6 +228,6 @@ async def run_log_retention_workload(runtime: RuntimeHarness, directory: Path) -
         fence = await lease.acquire()
         assert fence
         await runtime.cross_zone_engine.read(partial(leases.read_holder, name=fence.name))
-        statement = leases.valid_terms([(fence.name, fence.term)])
+        statement = leases.valid_terms_statement([(fence.name, fence.term)])
         await runtime.engine.transact(read_statement(statement), zones=[ZONE])
         await lease.release()

@@ -249,7 +249,7 @@ async def test_pane_whose_process_does_not_match_its_tmux_server_has_no_agent(
 
 
 async def pane_info(tmux: Tmux, pane: str) -> PaneInfo:
-    return (await tmux.panes())[pane]
+    return (await tmux.list_panes())[pane]
 
 
 async def is_foreground(tmux: Tmux, pane: str, agent: CodingAgent) -> bool:

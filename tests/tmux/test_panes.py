@@ -40,7 +40,7 @@ async def test_one_command_lists_all_panes(
     pane = shared_tmux.new_pane()
     pid = shared_tmux.wait_for_agent(pane)
     calls = record_calls(monkeypatch)
-    panes = await tmux.panes()
+    panes = await tmux.list_panes()
     assert len(calls) == 1
     assert sorted(panes) == sorted(shared_tmux.list_panes())
     assert (panes[pane].pid, panes[pane].server_pid) == (pid, shared_tmux.pid)
@@ -51,11 +51,11 @@ async def test_one_command_lists_all_panes(
 
 async def test_missing_tmux_server_has_no_panes(tmp_path: Path) -> None:
     missing = Tmux(str(tmp_path / "none"))
-    assert await missing.panes() == {}
+    assert await missing.list_panes() == {}
     stale_socket = tmp_path / "left"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(stale_socket))
-    assert await Tmux(str(stale_socket)).panes() == {}
+    assert await Tmux(str(stale_socket)).list_panes() == {}
 
 
 async def test_socket_must_belong_to_this_user(
@@ -64,10 +64,10 @@ async def test_socket_must_belong_to_this_user(
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(TmuxError, match="not a socket of this user"):
-        await Tmux(str(file)).panes()
+        await Tmux(str(file)).list_panes()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(TmuxError, match="not a socket of this user"):
-        await Tmux(shared_tmux.socket).panes()
+        await Tmux(shared_tmux.socket).list_panes()
 
 
 async def test_program_name_cannot_forge_another_pane(shared_tmux: TmuxServer, tmux: Tmux) -> None:
@@ -75,7 +75,7 @@ async def test_program_name_cannot_forge_another_pane(shared_tmux: TmuxServer, t
     pane = shared_tmux.new_pane("python3", "-c", f"import os; os.execvp('cat', [{forged_name!r}])")
     query = ("display-message", "-p", "-t", pane, "#{pane_current_command}")
     eventually_sync(lambda: shared_tmux.run_tmux(*query).startswith("x"), "the program had the forged name")
-    panes = await tmux.panes()
+    panes = await tmux.list_panes()
     assert sorted(panes) == sorted(shared_tmux.list_panes())
     assert panes["%0"].pid == shared_tmux.pid_of("%0")
 
@@ -84,8 +84,8 @@ async def test_hung_tmux_server_times_out(tmux_server: TmuxServer) -> None:
     os.kill(tmux_server.pid, signal.SIGSTOP)
     try:
         started = time.monotonic()
-        with pytest.raises(TmuxError, match="did not answer within"):
-            await Tmux(tmux_server.socket, 0.2).panes()
+        with pytest.raises(TmuxError, match="did not finish within"):
+            await Tmux(tmux_server.socket, 0.2).list_panes()
         assert time.monotonic() - started < 5
     finally:
         os.kill(tmux_server.pid, signal.SIGCONT)
@@ -143,7 +143,7 @@ async def test_concurrently_typed_lines_are_not_merged(shared_tmux: TmuxServer, 
 async def test_typing_without_enter_also_waits_for_the_pane_lock(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane, other = shared_tmux.new_pane(behaviour="raw"), shared_tmux.new_pane()
     pid, other_pid = shared_tmux.wait_for_agent(pane), shared_tmux.wait_for_agent(other)
-    seen = (await tmux.panes())[pane]
+    seen = (await tmux.list_panes())[pane]
     async with lock_pane(tmux.socket, pane, 5):
         typing = asyncio.create_task(tmux.type_line(seen, "half a line", press_enter=False))
         await type_line(tmux, other, "a line, meanwhile")
@@ -156,7 +156,7 @@ async def test_typing_without_enter_also_waits_for_the_pane_lock(shared_tmux: Tm
 async def test_nothing_is_typed_when_a_shell_has_replaced_the_agent(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane(behaviour="shell")
     shared_tmux.wait_for_agent(pane)
-    seen = (await tmux.panes())[pane]
+    seen = (await tmux.list_panes())[pane]
     await type_line(tmux, pane, "/exit")
     await eventually_foreground(shared_tmux, pane, "sh")
     for text, press_enter in (("touch executed", True), ("touch executed", False), ("", True)):
@@ -177,7 +177,7 @@ async def test_enter_is_not_typed_if_the_agent_exits_after_the_text(shared_tmux:
         shared_tmux.run_tmux("send-keys", "-t", pane, "touch executed")
         return True
 
-    seen = (await tmux.panes())[pane]
+    seen = (await tmux.list_panes())[pane]
     with pytest.raises(PaneChanged):
         await tmux.type_line(seen, "hello", is_still_ready=exit_agent)
     # With Enter, the shell would have executed the `touch` at its prompt before this `echo`.
@@ -185,7 +185,7 @@ async def test_enter_is_not_typed_if_the_agent_exits_after_the_text(shared_tmux:
     eventually_sync(lambda: "result-42" in shared_tmux.capture(pane), "the shell answered")
     assert not (shared_tmux.home / "executed").exists()
     with pytest.raises(PaneChanged):
-        await tmux.type_line((await tmux.panes())[shared_tmux.pane], "hello", is_still_ready=lambda: False)
+        await tmux.type_line((await tmux.list_panes())[shared_tmux.pane], "hello", is_still_ready=lambda: False)
 
 
 async def test_synchronized_panes_receive_nothing(shared_tmux: TmuxServer, tmux: Tmux) -> None:
@@ -216,7 +216,7 @@ async def test_typing_into_a_disabled_or_missing_pane_raises(shared_tmux: TmuxSe
     shared_tmux.run_tmux("select-pane", "-d", "-t", pane)
     with pytest.raises(PaneChanged):
         await type_line(tmux, pane, "hello")
-    missing = replace((await tmux.panes())[pane], pane_id="%999999")
+    missing = replace((await tmux.list_panes())[pane], pane_id="%999999")
     with pytest.raises(PaneChanged):
         await tmux.type_line(missing, "hello")
 
@@ -225,7 +225,7 @@ async def test_panes_of_another_tmux_server_are_not_touched(tmux_server: TmuxSer
     old_pid = tmux_server.pid
     pane = tmux_server.new_pane()
     bound = Tmux(tmux_server.socket, server_pid=old_pid)
-    seen = (await bound.panes())[pane]
+    seen = (await bound.list_panes())[pane]
     tmux_server.stop()
     tmux_server.start()
     new_pane = tmux_server.new_pane(behaviour="raw")
@@ -234,7 +234,7 @@ async def test_panes_of_another_tmux_server_are_not_touched(tmux_server: TmuxSer
     unbound = Tmux(tmux_server.socket)
     for attempt in (
         bound.type_line(seen, "hello"),
-        bound.type_line((await unbound.panes())[pane], "hello"),
+        bound.type_line((await unbound.list_panes())[pane], "hello"),
         unbound.type_line(seen, "hello"),
         bound.capture(pane, 10),
         bound.kill(pane),

@@ -24,7 +24,7 @@ class FakeTmux(Tmux):
         self.replies = [*replies]
         self.lists = 0
 
-    async def panes(self) -> dict[str, PaneInfo]:
+    async def list_panes(self) -> dict[str, PaneInfo]:
         self.lists += 1
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if isinstance(reply, TmuxError):

@@ -6,21 +6,21 @@
 | command_table     | commands, options, arguments and converters; the global options                    |
 | registry          | maps the first word of a command to the module that defines it                     |
 | fast_parser       | parses well-formed command lines, reports no errors                                |
-| click_parser      | parses the rest with Click: help, completion, usage errors and suggestions         |
+| click_parser      | parses all other command lines with Click: help, completion, usage errors          |
 | shell_completion  | completion of fleets, members and messages from the server                         |
 | context           | typed access to the options of a command; its server and its output                |
 | errors            | error output and exit codes                                                        |
-| input             | request bodies from options, files and standard input; options of claims           |
-| time_args         | time arguments: an ISO 8601 time, or a duration from now or before now             |
-| output            | tables, fields, colors, ages: pure text                                            |
+| input             | request bodies from options, files and standard input; options for claims          |
+| time_args         | time arguments: an ISO 8601 time, or a duration before or after now                |
+| output            | tables, fields, colors and durations as text                                       |
 | list_output       | paged lists, and single objects                                                    |
-| receipt           | receipts of terminations, and their exit code                                      |
+| receipt           | termination receipts and their exit code                                           |
 | session_tree, task_tree, delegation_graph | draw trees and graphs                                      |
 | progress_bars     | progress bars on stderr                                                            |
 | wait              | follows the event stream until tasks or an invocation have ended                   |
 | long_poll         | repeated long polls, for commands that wait for new messages or log lines          |
 | top_view, terminal | draw the frames of `qd top`, and control the full-screen terminal                 |
-| fleet_common      | shared by the fleet commands: ids, texts, message output, errors                   |
+| fleet_common      | shared by the fleet commands: ids, text input, message output, errors              |
 | fleet_agents      | `qd agent` with a fleet id                                                         |
 | task_add, task_work, task_logs | parts of `qd task`                                                    |
 | invocation_work   | `qd invocation` for workers                                                        |
@@ -29,20 +29,21 @@
 | cost              | `qd cost`, `budget`                                                                |
 | version           | `qd version`, `completion`                                                         |
 
-Each other module holds the commands of the noun it is named after: agent, coordinator, delegation, doctor, events,
+Every other module holds the commands of the noun it is named after: agent, coordinator, delegation, doctor, events,
 explain, fleet, invocation, key, member, message, monitor, redis, role, secrets, service, session, sink, task, top,
 webhook, zone.
 
-Agents run `qd` all the time, so a well-formed command costs little more than the start of Python. The fast parser
-parses it with the command table of its module. Click parses everything else: a mistake, `--help`, a rare spelling. Its
-parser is built from the same table and returns the same `ParsedCommand`. So no command, option or help text exists
-twice, and a test compares both parsers on generated command lines.
+Agents run `qd` constantly, so a well-formed command must take little longer than starting Python. The fast parser
+parses it and imports only the module that defines the command. Click parses everything else: usage errors, `--help`,
+unusual spellings. The Click parser is built from the same tables and returns the same `ParsedCommand`. So no command,
+option or help text is defined twice, and a test compares both parsers on generated command lines.
 
 This package imports `core` and `client`, and `monitor` and `tmux` for panes. `up`, `sweep`, `db`, `audit`, `check`,
 `config show` and `token` need the server's code: they replace this process with `python -m quarterdeck`.
 
 How it fails. Every error is a line on stderr, `qd: …`, with details below it (with `--json` the problem as JSON), and
 an exit code: 0 ok, 1 failed, 2 usage, 3 limit reached or zone frozen, 4 not found, 5 timeout or server unavailable.
-Fleet commands print `Error: …` and exit 1 for every error except usage; `qd member delete` also exits 2 if the agent is
-still there. A closed pipe ends the command by SIGPIPE, and Ctrl-C by SIGINT, without a message: the shell sees it.
+Fleet commands print `Error: …` and exit 1 for every error except usage; `qd member delete` also exits 2 if the agent
+did not exit. After a closed pipe the command ends itself with SIGPIPE, and after Ctrl-C with SIGINT, without a message:
+the shell sees the signal.
 """

@@ -1,7 +1,7 @@
 """Commands that need the server's code: sweep, token, db, audit, check, config show. They run `python -m quarterdeck`.
 
-The process is replaced, not wrapped: signals, exit code and terminal belong to the server, and `qd` does not import its
-modules. The parsed options are passed on in their long form.
+That program replaces the `qd` process, so signals, exit code and terminal belong to it, and `qd` imports no server
+modules. It gets the parsed options in their long form.
 `config alerts` needs no server code and is here because it is a command of `config`.
 """
 
@@ -49,13 +49,13 @@ def build_command_table() -> CommandTable:
             Command(("db", "upgrade"), "Upgrade the schema.", exec_server_command, options=database_options),
             Command(
                 ("db", "status"),
-                "Compare the schema with that of this release.",
+                "Compare the schema with the one that this release needs.",
                 exec_server_command,
                 options=database_options,
             ),
             Command(
                 ("db", "backup"),
-                "Back up a SQLite database while its server runs.",
+                "Back up a SQLite database, even while its server is running.",
                 exec_server_command,
                 (Argument("file", "FILE", FILE),),
                 database_options,
@@ -70,7 +70,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("audit", "anchor"),
-                "Print the newest seal, to store it elsewhere.",
+                "Print the newest seal, so that you can store it elsewhere.",
                 exec_server_command,
                 options=database_options,
             ),
@@ -91,8 +91,8 @@ def build_command_table() -> CommandTable:
         ),
         {
             "db": "Manage the database: schema and backups.",
-            "audit": "Verify the event log by its seals.",
-            "config": "Print the settings of the server, and alert rules.",
+            "audit": "Verify the event log against its seals.",
+            "config": "Print the server's settings, or alert rules.",
         },
     )
 
@@ -115,20 +115,20 @@ _TOKEN_OPTIONS = (
     Option("--role", "Role claim. A role assigned with `qd role set` takes precedence.", _ROLE_TYPE),
 )
 _AUDIT_VERIFY_OPTIONS = (
-    Option("--anchor", "Seal stored earlier, or a file with one per line; repeatable.", TEXT, many=True),
+    Option("--anchor", "Seal stored earlier, or a file with one seal per line; repeatable.", TEXT, many=True),
     Option("--key", "Public key to trust, PEM or JWKS; repeatable [default: data directory's key].", FILE, many=True),
 )
 _AUDIT_VERIFY_HELP = """Reads the database directly and needs no server. If the log was altered, prints the first
 alteration and exits 1. Without --anchor it cannot detect that the newest seals were deleted with their events."""
 _CHECK_HELP = """Reads one snapshot of the database directly and needs no server. If there are differences, prints all
-of them and exits 1. With --history it also checks the recorded calls of clients against the guarantees."""
+of them and exits 1. With --history, also checks the recorded calls of clients against the guarantees."""
 _HISTORY_OPTION = Option("--history", "Calls recorded by clients, as JSON Lines; repeatable.", FILE, many=True)
-_DB_INIT_HELP = """Prints whether it created the schema, upgraded it, or found it up to date. Refuses a database of a
-newer release, and one with tables of another program."""
-_DB_BACKUP_HELP = """The backup is consistent. It gets its file name when it is complete, and never overwrites a file.
-It does not contain the signing key. For PostgreSQL, use pg_dump."""
+_DB_INIT_HELP = """Prints whether it created the schema, upgraded it, or found it up to date. Refuses a database
+of a newer release or with another program's tables."""
+_DB_BACKUP_HELP = """The backup is consistent. FILE appears only when the backup is complete; an existing file is never
+overwritten. The backup does not contain the signing key. For PostgreSQL, use pg_dump."""
 DATABASE_OPTION = Option("--database", "Database URL [default: SQLite in the data directory].", TEXT)
-OWN_VARIABLES_OPTION = Option("--only-own-variables", "Use only QD_ variables, not DATABASE_URL, PORT and the like.")
+OWN_VARIABLES_OPTION = Option("--only-own-variables", "Ignore variables without QD_, such as DATABASE_URL and PORT.")
 
 
 def token(context: Context) -> int:
@@ -168,7 +168,7 @@ def _escape_leading_dash(argument: str) -> str:
 
 
 def format_option(option: Option, value: object) -> list[str]:
-    """Format the option as command line arguments. Returns an empty list if it was not given."""
+    """Format the option as command line arguments: none if it was not given."""
     if value is None or value is False:
         return []
     if value is True:

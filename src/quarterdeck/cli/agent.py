@@ -103,10 +103,10 @@ _REGISTER_OPTIONS = (
     Option("--labels", "JSON object of labels to store with the agent.", JSON_OBJECT),
     fleet_agents.SKILLS_OPTION,
 )
-_REGISTER_HELP = """Prints the id. Options that are not given keep their value. A terminated agent can be registered
-again. With a fleet id, leave out ID, because the fleet assigns it, and give --name, --description and --skills."""
-_FLEET_HELP = "Uses the agent registry, or with a fleet id (--fleet-id, QD_FLEET_ID) the agents of that fleet."
-_DEREGISTER_HELP = "With a fleet id, removes the agent from that fleet. Without one, same as `qd agent terminate`."
+_REGISTER_HELP = """Prints the id. Omitted options leave their property unchanged. A terminated agent can be registered
+again. With a fleet id, give --name, --description and --skills, but no ID: the fleet assigns it."""
+_FLEET_HELP = "Uses the agent registry. With a fleet id (--fleet-id, QD_FLEET_ID), uses the agents of that fleet."
+_DEREGISTER_HELP = "With a fleet id, removes the agent from that fleet. Without one, acts like `qd agent terminate`."
 _LIST_OPTIONS = (
     Option(
         "--status",
@@ -115,7 +115,9 @@ _LIST_OPTIONS = (
     ),
     Option("--capability", "Only agents with this capability.", TEXT),
     Option(
-        "--coordinator", "Only agents that the coordinator assigns tasks to (yes) or not (no).", choice("yes", "no")
+        "--coordinator",
+        "Only agents that the coordinator does (yes) or does not (no) assign tasks to.",
+        choice("yes", "no"),
     ),
     *PAGING,
     FULL_OPTION,
@@ -139,7 +141,11 @@ _TERMINATE_OPTIONS = (
 _TERMINATE_HELP = "Without --graceful, the attempts of the agent are aborted at once. Other agents can retry the tasks."
 _TOKEN_OPTIONS = (
     Option("--ttl", "Lifetime, such as 15m, 2h or 30d [default: 1h].", DURATION),
-    Option("--attempt-token", "Attempt that the token is issued for. Requests with it need no attempt token.", TEXT),
+    Option(
+        "--attempt-token",
+        "Token of the attempt that the new token is for. Requests with the new token need no attempt token.",
+        TEXT,
+    ),
 )
 
 
@@ -175,7 +181,7 @@ def list_(context: Context) -> int:
     query = {
         "status": context.text("status"),
         "capability": context.text("capability"),
-        # As text, because a False would be left out of the query.
+        # A string, because the client omits a parameter that is False.
         "coordinatorEnabled": None if coordinator is None else "true" if coordinator == "yes" else "false",
     }
     return print_list(context, context.api_path("agents"), query, _table)

@@ -1,7 +1,7 @@
 """The Click parser: help, shell completion and usage errors. It is built from the same table as the fast parser.
 
-Click only parses. A command's callback returns the `ParsedCommand`, and `main` runs it, so both parsers give the same
-result.
+Click only parses: the callback of a Click command returns a `ParsedCommand`, as the fast parser does, and `main` runs
+it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from quarterdeck import __version__
 from quarterdeck.cli import fast_parser
 from quarterdeck.cli.command_table import GLOBAL_OPTIONS, Argument, Command, Option, ParamType, ParsedCommand
 from quarterdeck.cli.errors import UsageError
-from quarterdeck.cli.registry import MODULES, commands_of, load_command_table
+from quarterdeck.cli.registry import MODULES, load_command_table, load_commands
 
 COMPLETE_VARIABLE = "_QD_COMPLETE"
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _ROOT_HELP = """Coordinate fleets of AI agents.
 
-Commands use the server of the data directory, and start it if it is not running. With --url they use that server and
-never start one. The global options may be given before or after the command.
+Commands use the server of the data directory, and start it if it is not running. With --url they use the server at
+that URL and never start one. Global options may be given before or after the command.
 """
 
 
 def parse(argv: Sequence[str]) -> ParsedCommand | int:
     """Parse the command line. Returns the exit code instead if Click printed help or the version."""
     match = fast_parser.find_command(argv)
-    args = [*match.command.words, *match.rest] if match else list(argv) or ["--help"]
+    args = [*match.command.words, *match.args] if match else list(argv) or ["--help"]
     if args[0] == "help":
         args = [*args[1:], "--help"]
     try:
@@ -63,7 +63,7 @@ def _format_usage_error(error: click.UsageError) -> str:
 
 
 class _SectionedCommand(click.Command):
-    """A command whose help lists its own options first and the global options in a section of their own."""
+    """A command whose help lists its own options first, then the global options in a separate section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         global_names = {option.name for option in GLOBAL_OPTIONS}
@@ -82,7 +82,7 @@ class _SectionedCommand(click.Command):
 
 
 class _LazyGroup(_SectionedCommand, click.Group):
-    """A group that loads each command when it is needed."""
+    """A group that suggests a similar command for an unknown one. Subclasses build commands only when needed."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -109,7 +109,7 @@ class _RootGroup(_LazyGroup):
         return list(MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        commands = commands_of(cmd_name)
+        commands = load_commands(cmd_name)
         if not commands:
             return None
         return (
@@ -170,7 +170,7 @@ class _ClickParamType(click.ParamType[object]):
 
 
 def _server_completions(ctx: click.Context, source: str, incomplete: str) -> list[CompletionItem]:
-    """Load completions. Uses the options typed so far at every level: a global option may precede any word."""
+    """Load completions with the options typed so far at every level: a global option may precede any word."""
     from quarterdeck.cli.shell_completion import complete_from_server
 
     typed_values: dict[str, object] = {}

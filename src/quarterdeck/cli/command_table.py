@@ -1,8 +1,8 @@
 """Commands, options and arguments as data, read by both parsers.
 
-Every `qd` command imports this module, so it has only named tuples and small converters. A converter takes the text of
-one value and returns the parsed value, or raises ValueError with a message for the user. The message has no final
-period: the parser adds it.
+Every `qd` command imports this module, so it contains only named tuples and small converters. A converter takes the
+text of one value and returns the parsed value, or raises ValueError with a message for the user. The message has no
+final period, because the parser adds one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ParamType(NamedTuple):
     parse: Callable[[str], object]
     choices: tuple[str, ...] = ()
     completion_source: str = ""
-    """The server's list that completes the value: fleets, members or messages (`shell_completion`)."""
+    """The list on the server that completes the value: fleets, members or messages (`shell_completion`)."""
 
 
 class Option(NamedTuple):
@@ -75,7 +75,7 @@ class CommandTable(NamedTuple):
 
 
 class ParsedCommand(NamedTuple):
-    """A parsed command line. `values` has a key per option and argument: None, False or () if it was not given."""
+    """A parsed command line. `values` has a key for every option and argument: None, False or () if not given."""
 
     command: Command
     values: Values
@@ -91,7 +91,7 @@ def choice(*allowed: str) -> ParamType:
 
 
 def uppercase_choice(*allowed: str) -> ParamType:
-    """Accept one of several words in either case. The API spells them in capitals."""
+    """Accept one of several words in upper or lower case. The API uses upper case."""
 
     def parse(text: str) -> str:
         if text.upper() not in allowed:
@@ -110,14 +110,14 @@ def _parse_id(text: str) -> str:
 
 def _parse_int(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise ValueError(f"{text!r} is not an integer of 0 or more")
+        raise ValueError(f"{text!r} is not an integer (0 or greater)")
     return int(text)
 
 
 def _parse_numeric_id(text: str) -> int:
     number = _parse_int(text)
     if not 1 <= number <= 2**53:
-        raise ValueError(f"{text!r} is not a numeric id. Use an integer of 1 or more")
+        raise ValueError(f"{text!r} is not a numeric id. Use a positive integer")
     return number
 
 
@@ -138,7 +138,7 @@ def _parse_seconds(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < 1e9:
-        raise ValueError(f"{text!r} is not a number of seconds greater than 0")
+        raise ValueError(f"{text!r} is not a positive number of seconds")
     return number
 
 
@@ -170,16 +170,16 @@ DURATION = ParamType("DURATION", parse_duration)
 SECONDS = ParamType("SECONDS", _parse_seconds)
 JSON_OBJECT = ParamType("JSON", _parse_json_object)
 LIMIT = ParamType("NAME=N", _parse_limit)
-PATH = ParamType("DIR", str)
+DIRECTORY = ParamType("DIR", str)
 FILE = ParamType("FILE", str)
 
 GLOBAL_OPTIONS = (
     Option("--json", "Print JSON. Errors are JSON too, on stderr."),
     Option("--zone", "Zone to use [env: QD_ZONE; default: default].", ID),
     Option("--fleet-id", "Fleet to use [env: QD_FLEET_ID].", FLEET_ID),
-    Option("--data", "Data directory of the server to use [env: QD_DATA].", PATH),
-    Option("--url", "Server to use. Never starts a server [env: QD_URL].", ParamType("URL", str)),
-    Option("--token", "Bearer token or API key [env: QD_TOKEN; default: admin token of the data directory].", TEXT),
+    Option("--data", "Data directory of the server to use [env: QD_DATA].", DIRECTORY),
+    Option("--url", "URL of the server to use. qd never starts this server [env: QD_URL].", ParamType("URL", str)),
+    Option("--token", "Bearer token or API key [env: QD_TOKEN; default: the data directory's admin token].", TEXT),
     Option("--timeout", "Seconds to wait for the server's response [default: 30].", SECONDS),
     Option("--no-color", "Do not use colors, even on a terminal [env: NO_COLOR]."),
 )

@@ -29,7 +29,7 @@ class Context:
     def required_text(self, key: str) -> str:
         """Return the text of a required argument or option."""
         value = self.parsed.values[key]
-        assert isinstance(value, str)  # both parsers require it
+        assert isinstance(value, str)  # parsing fails if it is missing
         return value
 
     def number(self, key: str) -> int | None:
@@ -69,20 +69,20 @@ class Context:
         return self.data_dir
 
     def server(self) -> ApiClient:
-        """Connect to the server of this command. Starts it if it is local and not running."""
+        """Connect to the server. Starts it if it is local and not running."""
         server = connect_server(self.server_location, self.environ, self.note)
         server.zone = self.zone
         return server
 
     def find_running_server(self) -> ApiClient | None:
-        """Connect to the same server, or return None if it is not running: it may have been stopped on purpose."""
+        """Connect to the server, or return None if it is not running. It is not started: a user may have stopped it."""
         server = connect_running_server(self.server_location, self.environ)
         if server is not None:
             server.zone = self.zone
         return server
 
-    def in_zone(self, *segments: str) -> str:
-        """Build a path below /zones/ZONE: `in_zone("agents", id)`."""
+    def zone_path(self, *segments: str) -> str:
+        """Build a path below /zones/ZONE: `zone_path("agents", id)`."""
         return build_path("zones", self.zone, *segments)
 
     def api_path(self, *segments: str) -> str:
@@ -92,7 +92,7 @@ class Context:
     def show(self, document: Document, render: Callable[[Document], str]) -> None:
         """Print the result: as JSON with --json, otherwise as text for people."""
         if self.as_json:
-            # Indented for people on a terminal; one line per document for programs behind a pipe.
+            # Indent for people on a terminal. Print one line per document for programs that read a pipe.
             indent = 2 if sys.stdout.isatty() else None
             self.write(json.dumps(document, ensure_ascii=False, indent=indent))
         else:

@@ -23,7 +23,7 @@ def build_command_table() -> CommandTable:
                 (),
                 _ALL_ZONES_OPTIONS,
             ),
-            Command(("coordinator", "recover"), "Run the recovery of lost tasks now.", recover, (), _ALL_ZONES_OPTIONS),
+            Command(("coordinator", "recover"), "Recover lost tasks now.", recover, (), _ALL_ZONES_OPTIONS),
             Command(("coordinator", "logs"), "List coordinator log entries, newest first.", logs, (), _LOGS_OPTIONS),
             Command(
                 ("coordinator", "strategy"),
@@ -38,17 +38,17 @@ def build_command_table() -> CommandTable:
     )
 
 
-_ALL_ZONES_OPTIONS = (Option("--everywhere", "Use all zones, not only the current one."),)
+_ALL_ZONES_OPTIONS = (Option("--everywhere", "Include all zones, not only the current one."),)
 _LOGS_OPTIONS = (
     Option(
         "--level",
-        "Only entries of this level [default: WARN and above].",
+        "Only entries with this level [default: WARN and above].",
         uppercase_choice("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"),
     ),
     *PAGING,
 )
 _STRATEGY_HELP = """priority: highest priority first, then oldest. sjf (shortest job first): shortest estimate first.
-fair: round-robin over the creators of tasks, however many tasks each has queued."""
+fair: round-robin among the creators of tasks, however many tasks each has queued."""
 
 
 def status(context: Context) -> int:

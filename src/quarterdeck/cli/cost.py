@@ -1,4 +1,4 @@
-"""`qd cost` and `qd budget`: the costs of tasks, and limits on them."""
+"""`qd cost` and `qd budget`: task costs and limits on them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def build_command_table() -> CommandTable:
     return CommandTable(
         (
             Command(("cost",), "Show the costs of tasks.", cost, options=_COST_OPTIONS),
-            Command(("budget", "list"), "List budgets and their use.", list_, options=PAGING),
+            Command(("budget", "list"), "List budgets and how much of each is used.", list_, options=PAGING),
             Command(("budget", "set"), "Set a budget.", set_, options=_SET_OPTIONS, description=_SET_HELP),
             Command(("budget", "remove"), "Remove a budget.", remove, options=_BUDGET_KEY_OPTIONS),
         ),
-        {"budget": "Manage budgets: limits on the costs of tasks. Tasks wait while a budget is spent."},
+        {"budget": "Manage budgets: limits on task costs. Tasks wait when their budget is used up."},
     )
 
 
@@ -41,7 +41,7 @@ _GROUP_CHOICES = ("task", "agent", "model", "type", "day", "zone")
 _COST_OPTIONS = (
     Option("--by", "Field to group by [default: zone].", choice(*_GROUP_CHOICES)),
     Option("--since", "First day, in UTC: 2026-01-31, or 7d for 7 days ago.", DAY),
-    Option("--until", "First day that is not counted, in the same form as --since.", DAY),
+    Option("--until", "First day to exclude, in the same format as --since.", DAY),
     *PAGING,
 )
 _BUDGET_KEY_OPTIONS = (
@@ -54,8 +54,8 @@ _SET_OPTIONS = (
     Option("--usd", "Limit in US dollars.", ParamType("USD", _parse_usd)),
     Option("--tokens", "Limit in tokens, input and output together.", NUMBER),
 )
-_SET_HELP = """While a budget is spent, its tasks are not assigned until the period ends or the budget is raised.
-Running tasks continue. `qd explain task` shows whether a task waits for a budget."""
+_SET_HELP = """When a budget is used up, its tasks are not assigned until the period ends or the budget is raised.
+Running tasks continue. `qd explain task` shows whether a task is waiting for a budget."""
 _SCOPE_VALUES = {"zone": "workspace", "type": "taskType", "task": "task"}
 
 
@@ -80,7 +80,7 @@ def set_(context: Context) -> int:
         raise UsageError("usage", "Give --usd, --tokens or both.")
     body: Document = {**_budget_key(context), **amounts}
     document = context.server().call("PUT", context.api_path("budgets"), body=body).document
-    context.show(document, lambda _: f"Set the budget of {_describe_budget(document)}.")
+    context.show(document, lambda _: f"Set the budget for {_describe_budget(document)}.")
     return 0
 
 
@@ -89,7 +89,7 @@ def remove(context: Context) -> int:
     query = {name: str(value) for name, value in budget_key.items()}
     context.server().call("DELETE", context.api_path("budgets"), query=query)
     context.show(
-        {**budget_key, "status": "removed"}, lambda document: f"Removed the budget of {_describe_budget(document)}."
+        {**budget_key, "status": "removed"}, lambda document: f"Removed the budget for {_describe_budget(document)}."
     )
     return 0
 
@@ -97,7 +97,7 @@ def remove(context: Context) -> int:
 def _budget_key(context: Context) -> Document:
     scope, key = context.text("scope") or "zone", context.text("for")
     if (scope == "zone") != (key is None):
-        raise UsageError("usage", "Give --for with --scope type or --scope task, and only with them.")
+        raise UsageError("usage", "Give --for with --scope type or --scope task, but not with --scope zone.")
     period = context.text("period") or "month"
     return without_none({"scope": _SCOPE_VALUES[scope], "key": key, "period": period})
 

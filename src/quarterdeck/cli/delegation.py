@@ -53,7 +53,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("delegation", "graph"),
-                "Draw the active delegations to and from a delegation or session.",
+                "Draw the graph of active delegations around a delegation or session.",
                 graph,
                 edge_or_session_argument,
                 _GRAPH_OPTIONS,
@@ -66,7 +66,7 @@ def build_command_table() -> CommandTable:
                 session_argument,
             ),
         ),
-        {"delegation": "Manage delegations of authority between sessions. Authority can only be narrowed."},
+        {"delegation": "Manage delegations of authority between sessions. A delegation can only narrow authority."},
     )
 
 
@@ -76,16 +76,16 @@ _CREATE_OPTIONS = (
     Option("--scope", "Scope to delegate; repeatable.", TEXT, many=True),
     Option("--resource", "Resource to limit the scopes to; repeatable [default: all].", TEXT, many=True),
     Option(
-        "--hops", "Maximum number of further delegations in the chain, 1 to 10 [default: as the parent allows].", NUMBER
+        "--hops", "How many delegations may follow in the chain, 1 to 10 [default: what the parent allows].", NUMBER
     ),
     Option(
         "--ttl", "Lifetime, such as 90s, 15m or 2h [default: until its parent or one of the sessions ends].", DURATION
     ),
-    Option("--parent", "Delegation to derive the new one from [default: one that covers it].", ID),
+    Option("--parent", "Delegation to derive the new one from [default: the server picks one that allows it].", ID),
     Option("--constraints", "JSON object with more constraints, such as actions or budget.", JSON_OBJECT),
     Option("--key", "Idempotency key: the same key returns the same delegation.", TEXT),
 )
-_CREATE_HELP = "Prints the id. Refuses a delegation that would exceed the authority of its source or close a cycle."
+_CREATE_HELP = "Prints the id. Refuses a delegation that would exceed the authority of its source or create a cycle."
 _LIST_OPTIONS = (
     Option("--from", "Only delegations from this session.", ID),
     Option("--to", "Only delegations to this session.", ID),
@@ -93,11 +93,11 @@ _LIST_OPTIONS = (
     *PAGING,
 )
 _REVOKE_OPTIONS = (Option("--keep-sessions", "Do not terminate sessions that lose their last delegation."),)
-_REVOKE_HELP = """Also revokes all delegations derived from it. Terminates each session that has no delegation left,
-with its descendants. Revoking again changes nothing."""
+_REVOKE_HELP = """Also revokes all delegations derived from it. Terminates each session that loses its last
+delegation, and the descendants of that session. Revoking again changes nothing."""
 _GRAPH_OPTIONS = (Option("--limit", "Maximum number of delegations to draw, 1 to 1000 [default: 100].", NUMBER),)
-_GRAPH_HELP = """For a delegation, draws the delegations that it is derived from and all that are reachable from it. For
-a session, draws the delegations to it and all that are reachable from it. Revoking a delegation also revokes all
+_GRAPH_HELP = """For a delegation, draws the delegations that it is derived from and those that are reachable from it.
+For a session, draws the delegations to it and those that are reachable from it. Revoking a delegation also revokes all
 delegations below it."""
 
 
@@ -117,7 +117,7 @@ def create(context: Context) -> int:
         "parent_edge_id": context.text("parent"),
     }
     reply = context.server().call(
-        "POST", context.in_zone("delegations"), body=without_none(body), key=context.text("key")
+        "POST", context.zone_path("delegations"), body=without_none(body), key=context.text("key")
     )
     context.show(reply.document, lambda edge: cell(edge.get("id")))
     return 0
@@ -125,19 +125,19 @@ def create(context: Context) -> int:
 
 def list_(context: Context) -> int:
     query = {"source": context.text("from"), "target": context.text("to"), "status": context.text("status")}
-    return print_list(context, context.in_zone("delegations"), query, _table)
+    return print_list(context, context.zone_path("delegations"), query, _table)
 
 
 def show(context: Context) -> int:
-    # Each of these has the same value as another field.
-    duplicate_fields = ("delegation_edge_id", "source_agent_id", "target_agent_id")
-    return print_details(context, context.in_zone("delegations", context.required_text("id")), *duplicate_fields)
+    # Each of these repeats the value of another field.
+    omitted_fields = ("delegation_edge_id", "source_agent_id", "target_agent_id")
+    return print_details(context, context.zone_path("delegations", context.required_text("id")), *omitted_fields)
 
 
 def revoke(context: Context) -> int:
     edge_id, query = context.required_text("id"), {"keep_sessions": context.flag("keep_sessions")}
-    reply = context.server().call("DELETE", context.in_zone("delegations", edge_id), query=query)
-    context.show(reply.document, lambda document: f"Revoked {edge_id}: {_format_revocation(document)}.")
+    reply = context.server().call("DELETE", context.zone_path("delegations", edge_id), query=query)
+    context.show(reply.document, lambda document: _format_revocation(edge_id, document))
     return 0
 
 
@@ -161,7 +161,7 @@ def graph(context: Context) -> int:
 
 
 def authority(context: Context) -> int:
-    held_authority = context.server().get(context.in_zone("agents", context.required_text("session"), "authority"))
+    held_authority = context.server().get(context.zone_path("agents", context.required_text("session"), "authority"))
     context.show(held_authority, lambda document: _format_authority(context, document))
     return 0
 
@@ -177,7 +177,7 @@ class GraphLoader:
         self.truncated = False
 
     def load(self, edge_or_session_id: str) -> None:
-        """Load the edges of a delegation, or of a session if no delegation has this id."""
+        """Load the edges to draw for a delegation, or for a session if no delegation has this id."""
         try:
             self.load_edge(edge_or_session_id)
         except NotFound as no_edge:
@@ -188,17 +188,17 @@ class GraphLoader:
             except NotFound as no_session:
                 if no_session.code == "agent_not_found":
                     zone = self._context.zone
-                    no_session.detail = f"Zone {zone} has no delegation and no session {edge_or_session_id!r}."
+                    no_session.detail = f"Zone {zone} has no delegation or session {edge_or_session_id!r}."
                 raise
 
     def load_edge(self, edge_id: str) -> None:
-        """Load the edges that the edge is derived from, and all that are reachable from it."""
+        """Load the edges that the edge is derived from, and those that are reachable from it."""
         explanation = self._get(edge_id, "explain")
         self._add([*reversed(page_items(explanation, "chain"))])
         self._load_reachable(edge_id)
 
     def load_session(self, session_id: str) -> None:
-        """Load the edges that lead to the session, and all that are reachable from it."""
+        """Load the edges that lead to the session, and those that are reachable from it."""
         query: dict[str, str | int | bool | None] = {"status": "active", "limit": min(self._limit, 500)}
         inbound = self._get("inbound", session_id, query=query)
         outbound = self._get("outbound", session_id, query=query)
@@ -222,15 +222,16 @@ class GraphLoader:
             self.edges.setdefault(str(edge.get("id")), edge)
 
     def _get(self, *segments: str, query: dict[str, str | int | bool | None] | None = None) -> Document:
-        return self._server.get(self._context.in_zone("delegations", *segments), query)
+        return self._server.get(self._context.zone_path("delegations", *segments), query)
 
 
-def _format_revocation(receipt: Document) -> str:
+def _format_revocation(edge_id: str, receipt: Document) -> str:
     edges, terminated = receipt.get("revoked_edges"), receipt.get("terminated_agents")
     if edges == 0:
-        return "it had already ended"
-    count = "1 delegation" if edges == 1 else f"{cell(edges)} delegations"
-    return f"{count} revoked, {format_session_count(terminated if isinstance(terminated, int) else 0)} terminated"
+        return f"Delegation {edge_id} had already ended."
+    edge_count = "1 delegation" if edges == 1 else f"{cell(edges)} delegations"
+    session_count = format_session_count(terminated if isinstance(terminated, int) else 0)
+    return f"Revoked {edge_id}: {edge_count} revoked, {session_count} terminated."
 
 
 def _table(context: Context, edges: list[Document]) -> str:
@@ -257,7 +258,7 @@ def _format_resources(edge: Document) -> object:
 
 
 def _format_authority(context: Context, document: Document) -> str:
-    # Scopes are listed per edge too, because each edge may limit them to other resources.
+    # Scopes are listed per edge too, because each edge may limit them to different resources.
     no_authority_reason = document.get("why_none")
     scope_pairs: list[tuple[str, object]] = [("scopes", document.get("scopes"))]
     if no_authority_reason is not None:

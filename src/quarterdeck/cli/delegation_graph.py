@@ -1,8 +1,8 @@
 """Draws delegation graphs. Pure: edges, time and colors are arguments.
 
-Each line shows one edge by its target session. The line is below the edge that it is derived from, or below its source
-session if that edge is not drawn. So revoking an edge revokes all edges below its line. A session with several inbound
-edges has a line for each; all but the first are marked `(also above)`.
+Each line shows one edge and starts with its target session. The line is nested under the edge that it is derived from,
+or under its source session if that parent edge is not drawn. So revoking an edge revokes all edges nested under it. A
+session with several inbound edges has a line for each; all but the first are marked `(also above)`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALREADY_SHOWN = "(also above)"
 
 
 class Row(NamedTuple):
-    """A line: its branch, its session, and the edge that leads to the session, if any."""
+    """A line: the branch drawn before it, its session, and the edge to that session. A source session has no edge."""
 
     branch: str
     session: str
@@ -75,21 +75,21 @@ def _format_columns(edge: Document | None, now: float) -> tuple[str, str, str, s
 def _graph_rows(edges: Sequence[Document], highlighted_id: str, glyphs: TreeGlyphs) -> Iterator[Row]:
     """Yield all lines, depth first. Uses a stack: a chain may be longer than Python's recursion limit."""
     edge_ids = {_edge_id(edge) for edge in edges}
-    children: dict[str, list[Document]] = {}
-    by_source: dict[str, list[Document]] = {}
+    children_by_edge: dict[str, list[Document]] = {}
+    root_edges_by_source: dict[str, list[Document]] = {}
     for edge in edges:
         parent = str(edge.get("parent_edge_id"))
         if parent in edge_ids:
-            children.setdefault(parent, []).append(edge)
+            children_by_edge.setdefault(parent, []).append(edge)
         else:
-            by_source.setdefault(str(edge.get("source_session_id")), []).append(edge)
-    for source, source_edges in (by_source or {highlighted_id: []}).items():
+            root_edges_by_source.setdefault(str(edge.get("source_session_id")), []).append(edge)
+    for source, root_edges in (root_edges_by_source or {highlighted_id: []}).items():
         yield Row("", source)
-        stack = child_entries(source_edges, "", glyphs)
+        stack = child_entries(root_edges, "", glyphs)
         while stack:
             edge, branch, indent = stack.pop()
             yield Row(branch, str(edge.get("target_session_id")), edge)
-            stack += child_entries(children.get(_edge_id(edge), []), indent, glyphs)
+            stack += child_entries(children_by_edge.get(_edge_id(edge), []), indent, glyphs)
 
 
 def _edge_id(edge: Document) -> str:

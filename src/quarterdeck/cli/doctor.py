@@ -1,4 +1,4 @@
-"""`qd doctor`: finds problems and prints the command that fixes each. It changes nothing and starts no server."""
+"""`qd doctor`: finds problems and prints a fix for each. It changes nothing and starts no server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quarterdeck.client.api import ApiClient, Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED, NotFound, Problem
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
-"""Larger skew is a problem: ages that the CLI shows are wrong by it, and tokens expire too early or too late."""
+"""A larger skew is a problem: the CLI shows wrong ages, and tokens expire too early or too late."""
 
 
 class CheckResult(NamedTuple):
@@ -103,7 +103,7 @@ def _check_server(context: Context) -> Iterator[CheckResult]:
         else:
             yield from _check_running_server(context, server)
     except Problem as problem:
-        # The results so far were already yielded and are kept.
+        # The results yielded so far are kept.
         yield CheckResult("server", problem.detail, "qd status")
 
 
@@ -112,8 +112,8 @@ def _check_running_server(context: Context, server: ApiClient) -> Iterator[Check
     try:
         about = server.get("/about")
     except NotFound:
-        # The server's release is older than this route.
-        yield CheckResult("server", f"{server.address} runs an older release", _version_fix(context, None))
+        # The server's release predates this route.
+        yield CheckResult("server", f"{server.address} is running an older release", _version_fix(context, None))
         return
     received_at = time.time()
     yield _check_release(context, server, about)
@@ -126,14 +126,14 @@ def _check_release(context: Context, server: ApiClient, about: Document) -> Chec
     server_version = about.get("version")
     if server_version == __version__:
         return CheckResult("server", f"{server.address}, quarterdeck {__version__}")
-    detail = f"{server.address} runs quarterdeck {cell(server_version)}, but qd is {__version__}"
+    detail = f"{server.address} is running quarterdeck {cell(server_version)}, but qd is {__version__}"
     return CheckResult("server", detail, _version_fix(context, cell(server_version)))
 
 
 def _version_fix(context: Context, server_version: str | None) -> str:
-    """Suggest to restart a local server, which then runs this release, or to install the release of a remote one."""
+    """Suggest restarting a local server, which then runs this release, or installing the release of a remote server."""
     if context.server_location.explicit_url(context.environ) is None:
-        return "qd stop (the next command starts a server of this release)"
+        return "qd stop (the next command starts a server with this release)"
     return "upgrade that server" if server_version is None else f"pip install quarterdeck=={server_version}"
 
 
@@ -176,7 +176,7 @@ def _load_fleets(server: ApiClient) -> Iterator[Document]:
 
 
 def _check_monitors(monitors: Sequence[Document]) -> list[CheckResult]:
-    stale = [
+    stale_results = [
         CheckResult(
             "monitor",
             f"fleet {cell(entry.get('fleet_id'))}: its monitor (pid {cell(entry.get('pid'))}) is no longer running",
@@ -185,8 +185,8 @@ def _check_monitors(monitors: Sequence[Document]) -> list[CheckResult]:
         for entry in monitors
         if entry.get("pid") is not None and not is_live(entry)
     ]
-    running = sum(1 for entry in monitors if entry.get("pid") is not None)
-    return stale or [CheckResult("monitor", f"{running} of {len(monitors)} fleets have a monitor")]
+    running_count = sum(1 for entry in monitors if entry.get("pid") is not None)
+    return stale_results or [CheckResult("monitor", f"{running_count} of {len(monitors)} fleets have a monitor")]
 
 
 def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) -> list[CheckResult]:
@@ -204,7 +204,7 @@ def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) 
         if member.placement is not None
     ]
     missing = asyncio.run(find_missing_panes([placement for _, _, placement in placed], this_host(), time.time()))
-    gone_panes = [
+    missing_results = [
         CheckResult(
             "panes",
             f"fleet {fleet_id}, {member.agent_id} {member.name}: {reason}",
@@ -213,19 +213,19 @@ def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) 
         for (fleet_id, member, _), reason in zip(placed, missing.reasons, strict=True)
         if reason is not None
     ]
-    unreachable = [CheckResult("panes", item.reason, _tmux_fix(item.socket)) for item in missing.unreachable]
-    return [*gone_panes, *unreachable] or [CheckResult("panes", f"{len(placed)} members have a pane")]
+    unreachable_results = [CheckResult("panes", item.reason, _tmux_fix(item.socket)) for item in missing.unreachable]
+    return [*missing_results, *unreachable_results] or [CheckResult("panes", f"{len(placed)} members have a pane")]
 
 
 def _tmux_fix(socket: str) -> str:
-    """Suggest to run tmux, never a deletion: the panes could not be checked and may exist."""
+    """Suggest running tmux, never deleting members: the panes could not be checked and may still exist."""
     from shlex import quote
 
     return f"tmux -S {quote(socket)} list-panes -a (when it works, run qd doctor again)"
 
 
 def _pane_fix(fleet_id: int, agent_id: int, directors: Mapping[int, object]) -> str:
-    """Suggest polling to a director, which gets no notices without a pane. Its members may be working: delete last."""
+    """Suggest deleting the member. For a director, suggest polling first: deleting its fleet stops all members."""
     if directors.get(fleet_id) == agent_id:
         return f"qd message poll --fleet-id {fleet_id} --agent-id {agent_id} (or qd fleet delete {fleet_id})"
     return f"qd member delete --fleet-id {fleet_id} --member-id {agent_id}"

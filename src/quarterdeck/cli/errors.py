@@ -33,10 +33,10 @@ def report_problem(problem: Problem, *, as_json: bool, prefix: str = "qd") -> in
 
 
 def format_problem(problem: Problem, prefix: str = "qd") -> str:
-    """Format the problem as `qd: …`, then a line for each detail.
+    """Format the problem as `qd: …`, followed by an indented line for each detail.
 
-    If a limit was reached, the details are its name, its value, the used amount and what frees it. If a delegation
-    requests more than is allowed, they are the parts that exceed the authority.
+    For a limit, the details are its name and value, how much of it is used, and what frees it. For a delegation that is
+    too broad, they are the parts that exceed the authority.
     """
     lines = [f"{prefix}: {problem.detail}"]
     members = problem.members

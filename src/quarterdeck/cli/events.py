@@ -23,11 +23,11 @@ def build_command_table() -> CommandTable:
 
 
 _LIST_OPTIONS = (
-    Option("--follow", "Keep printing new events, from now or from --after.", short="-f"),
+    Option("--follow", "Keep printing new events, starting now or after --after.", short="-f"),
     Option("--after", "Only events after this position.", NUMBER),
     Option("--limit", "Maximum number of events.", NUMBER),
     Option("--type", "Only events of this type; repeatable.", TEXT, many=True),
-    Option("--subject", "Only events of this subject.", TEXT),
+    Option("--subject", "Only events about this subject.", TEXT),
 )
 
 
@@ -38,7 +38,7 @@ def list_(context: Context) -> int:
     if context.flag("follow") and limit != 0:
         return follow(context, query, limit)
     query["limit"] = limit
-    page = context.server().get(context.in_zone("events"), query)
+    page = context.server().get(context.zone_path("events"), query)
     context.show(page, lambda document: _table(context, page_items(document)))
     if page.get("next_after") is not None and not context.as_json:
         context.note(f"More events may exist. Use --after {cell(page['next_after'])} to continue.")
@@ -63,10 +63,10 @@ _COLUMN_WIDTHS = (("pos", 6), ("at", 24), ("type", 17), ("subject", 36), ("actor
 
 
 def follow(context: Context, query: Query, limit: int | None) -> int:
-    """Print events until Ctrl-C, or until `limit` events were printed."""
+    """Print events until Ctrl-C, or until `limit` events have been printed."""
     stream = EventStream(
         lambda: connect_running_server(context.server_location, context.environ),
-        context.in_zone("events"),
+        context.zone_path("events"),
         query,
         context.note,
         _stdout_fd(),
@@ -97,7 +97,7 @@ def format_line(event: Document) -> str:
 
 def _report_reset(context: Context, reset: Document) -> None:
     floor, head = cell(reset.get("floor")), cell(reset.get("head"))
-    context.note(f"The position is not in the log. Continuing from {floor}; the log is at {head}.")
+    context.note(f"The log does not have the requested position. Continuing from {floor}; the newest is {head}.")
     if context.as_json:
         context.write(json.dumps({"type": "reset", **reset}))
 
@@ -111,7 +111,7 @@ def _decode_event(message: SseMessage) -> Document:
 
 
 def _stdout_fd() -> int | None:
-    """Return the file descriptor of stdout, by which a closed pipe is detected, or None if stdout has none."""
+    """Return the file descriptor of stdout, which is used to detect a closed pipe. Returns None if stdout has none."""
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError):

@@ -45,19 +45,19 @@ _SPAWN_HELP = (
 
 
 def session(context: Context) -> int:
-    explanation = context.server().get(context.in_zone("agents", context.required_text("id"), "explain"))
+    explanation = context.server().get(context.zone_path("agents", context.required_text("id"), "explain"))
     context.show(explanation, lambda document: _ExplanationText(context).session(document))
     return 0
 
 
 def invocation(context: Context) -> int:
-    explanation = context.server().get(context.in_zone("invocations", context.required_text("id"), "explain"))
+    explanation = context.server().get(context.zone_path("invocations", context.required_text("id"), "explain"))
     context.show(explanation, lambda document: _ExplanationText(context).invocation(document))
     return 0
 
 
 def delegation(context: Context) -> int:
-    explanation = context.server().get(context.in_zone("delegations", context.required_text("id"), "explain"))
+    explanation = context.server().get(context.zone_path("delegations", context.required_text("id"), "explain"))
     context.show(explanation, lambda document: _ExplanationText(context).delegation(document))
     return 0
 
@@ -70,7 +70,7 @@ def task(context: Context) -> int:
 
 def spawn(context: Context) -> int:
     query = {"application_id": context.required_text("app"), "parent_id": context.text("parent")}
-    explanation = context.server().get(context.in_zone("explain", "spawn"), query)
+    explanation = context.server().get(context.zone_path("explain", "spawn"), query)
     context.show(explanation, lambda document: _ExplanationText(context).spawn(document))
     return 0 if explanation.get("admitted") is True else EXIT_REFUSED
 
@@ -93,7 +93,7 @@ class _ExplanationText:
         ]
         if pairs:
             parts += ["", fields(pairs, self._styler)]
-        parts += ["", self._verdict(spawn, "A spawn under it")]
+        parts += ["", self._verdict(spawn, "A spawn under this session")]
         # The counters of a tree are removed when it ends. Zeros would suggest that it never had sessions.
         return "\n".join(parts if session.get("status") == "terminated" else [*parts, "", self._bounds_table(spawn)])
 
@@ -141,7 +141,7 @@ class _ExplanationText:
         return "\n".join([self._verdict(explanation, f"{spawn}, {position},"), "", self._bounds_table(explanation)])
 
     def _verdict(self, explanation: Document, subject: str) -> str:
-        """Format whether a spawn would be admitted, and each reason for a refusal with what frees it."""
+        """Format whether a spawn would be admitted. For a refusal, also format each reason and what frees it."""
         if explanation.get("admitted") is True:
             return self._wrap(f"{subject} would be admitted now.", "")
         lines = [self._styler.bold(self._wrap(f"{subject} would be refused now:", ""))]

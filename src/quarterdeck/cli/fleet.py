@@ -28,7 +28,7 @@ def build_command_table() -> CommandTable:
         (
             Command(
                 ("fleet", "create"),
-                "Create a fleet with you as its director.",
+                "Create a fleet and become its director.",
                 with_fleet_errors(create),
                 options=_CREATE_OPTIONS,
                 description=_CREATE_HELP,
@@ -57,18 +57,18 @@ _CREATE_OPTIONS = (
     Option("--key", "Idempotency key: the same key returns the same fleet.", TEXT),
     FULL_OPTION,
 )
-_CREATE_HELP = """Prints the ids of the fleet, its director and its administrator. Inside tmux the director gets notices
-of its messages in this pane. Outside tmux it has no pane and must poll."""
+_CREATE_HELP = """Prints the ids of the fleet, its director and its administrator. Inside tmux, this pane shows a
+notice when the director gets a message. Outside tmux, the director has no pane and must poll for messages."""
 _DELETED_OPTION = Option("--deleted", "Include deleted fleets.")
-_DELETE_OPTIONS = (Option("--keep-panes", "Leave the panes of the members open."),)
+_DELETE_OPTIONS = (Option("--keep-panes", "Leave the members' panes open."),)
 _DELETE_HELP = """Closes the panes of all members and deregisters them. Messages are kept. If a pane cannot be closed or
-the server stops, run the command again to delete the rest. Ctrl-C does not stop the deletion."""
+the server stops, run the command again to finish the deletion. Ctrl-C does not stop the deletion."""
 
 
 def create(context: Context) -> int:
     pane = None if context.flag("no_pane") else current_pane(context)
     if pane is None and not context.flag("no_pane") and not context.as_json:
-        context.note("Not inside tmux, so the director has no pane. Give --no-pane to hide this note.")
+        context.note("Not inside tmux, so the director has no pane. Use --no-pane to hide this note.")
     body = {"label": context.text("label"), "coding_agent": context.text("coding_agent"), "pane": pane}
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
     document = context.server().call("POST", fleets_path(), body=without_none(body), key=key).document
@@ -115,10 +115,10 @@ def show(context: Context) -> int:
 
 def delete(context: Context) -> int:
     fleet_id = context.number("id")
-    assert fleet_id is not None  # both parsers require it
+    assert fleet_id is not None  # parsing fails if it is missing
     server = context.server()
-    # The server waits until the panes have closed.
-    server.connection.timeout += PANE_CLOSE_SECONDS
+    # The server responds only after the panes have closed.
+    server.connection.timeout_seconds += PANE_CLOSE_SECONDS
     document = server.call("DELETE", fleets_path(fleet_id), query={"keep_panes": context.flag("keep_panes")}).document
     print_result(
         context,

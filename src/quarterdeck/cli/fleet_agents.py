@@ -43,7 +43,7 @@ def register(context: Context) -> int:
     name, description = non_empty_text(context, "name"), context.text("description")
     if context.text("id") is not None:
         raise UsageError(
-            "usage", "A fleet assigns the ids of its agents. Remove ID, or the fleet id to use the agent registry."
+            "usage", "A fleet assigns the ids of its agents. Remove ID, or use the agent registry without a fleet id."
         )
     if name is None or description is None:
         raise UsageError("usage", "Give --name and --description.")
@@ -62,7 +62,7 @@ def register(context: Context) -> int:
 
 @with_fleet_errors
 def list_(context: Context) -> int:
-    # A fleet's list has no filters and no pages.
+    # The member list of a fleet has no filters or pages.
     refuse_options_except(context, "--full", "--all")
     members = load_members(context.server(), require_fleet_id(context))
     separator = "\n\n" if context.flag("full") else "\n"
@@ -86,8 +86,8 @@ def deregister(context: Context) -> int:
     refuse_options_except(context, "--agent-id")
     agent_id = _agent_id(context)
     server = context.server()
-    # If the agent has a pane, the server waits until it has closed.
-    server.connection.timeout += PANE_CLOSE_SECONDS
+    # If the agent has a pane, the server responds only after the pane has closed.
+    server.connection.timeout_seconds += PANE_CLOSE_SECONDS
     server.call("DELETE", fleets_path(require_fleet_id(context), "members", agent_id))
     print_result(context, {"agent_id": agent_id, "status": "deregistered"}, lambda: f"Agent {agent_id} deregistered.")
     return 0
@@ -97,12 +97,12 @@ def refuse_options_except(context: Context, *names: str) -> None:
     """Refuse options of the agent registry: ignoring them silently would mislead the user."""
     for option in context.parsed.command.options:
         if option.name not in names and _has_value(context, option):
-            detail = f"{option.name} cannot be used with a fleet. Remove it, or --fleet-id and QD_FLEET_ID."
+            detail = f"{option.name} cannot be used with a fleet. Remove it, or remove --fleet-id and QD_FLEET_ID."
             raise UsageError("usage", detail)
 
 
 def refuse_fleet_options(context: Context) -> None:
-    """Refuse options of fleets if there is no fleet id."""
+    """Refuse options that need a fleet id."""
     for option in context.parsed.command.options:
         if option.name in (SKILLS_OPTION.name, AGENT_ID_OPTION.name) and _has_value(context, option):
             detail = f"{option.name} needs a fleet. Give --fleet-id or set QD_FLEET_ID."

@@ -1,7 +1,7 @@
-"""Shared by the fleet commands: fleet and agent ids, input texts, message output, errors.
+"""Shared by the fleet commands: fleet and agent ids, text input, message output, errors.
 
-Agents run these commands all the time and pay for every word of the output, so the output is short: an error is
-`Error: ` and a sentence, and texts are clipped unless --full is given.
+Agents run these commands constantly and pay for every token that they read, so the output is short: an error is
+`Error: ` and a sentence, and message text is clipped unless --full is given.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from quarterdeck.core.errors import EXIT_FAILED, Invalid, Problem
 
 AGENT_ID_OPTION = Option("--agent-id", "Member to act as [env: QD_AGENT_ID].", MEMBER_ID)
 MEMBER_ID_OPTION = Option("--member-id", "Member id.", MEMBER_ID, required=True)
-FULL_OPTION = Option("--full", "Print all fields, and texts in full.")
+FULL_OPTION = Option("--full", "Print all fields, and do not clip text.")
 CODING_AGENT = ParamType("claude|codex|opencode|…", str, ("claude", "codex", "opencode"))
 """Shell completion offers these names. The server's configuration decides which names are valid."""
 PANE_CLOSE_SECONDS = 60.0
-"""Extra time for responses that wait until panes have closed."""
+"""Added to the timeout of requests that the server answers only after panes have closed."""
 DEFAULT_MAX_TEXT_LENGTH = 200
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that change the text direction."""
@@ -29,7 +29,7 @@ CommandFunction = Callable[[Context], int]
 
 
 def with_fleet_errors(run: CommandFunction) -> CommandFunction:
-    """Wrap a command so that a problem prints `Error: …` and exits 1. Usage errors are not changed."""
+    """Wrap a command so that a problem prints `Error: …` and exits 1. Usage errors pass through unchanged."""
 
     def run_with_fleet_errors(context: Context) -> int:
         try:
@@ -70,7 +70,7 @@ def require_agent_id(context: Context) -> int:
 def target_member_id(context: Context) -> int:
     """Return the value of --member-id."""
     member_id = context.number("member_id")
-    assert member_id is not None  # both parsers require it
+    assert member_id is not None  # parsing fails if it is missing
     return member_id
 
 
@@ -91,18 +91,18 @@ def _id_option_or_variable(context: Context, key: str, variable: str) -> int | N
 
 
 def current_pane(context: Context) -> Document | None:
-    """Return the pane of this command from `$TMUX` (socket, pid, session) and `$TMUX_PANE`. None outside tmux."""
+    """Return the pane that this command runs in, from TMUX (socket, pid, session) and TMUX_PANE. None outside tmux."""
     socket = context.environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
     pane_id = context.environ.get("TMUX_PANE", "")
     return {"socket": socket, "pane_id": pane_id} if socket and pane_id else None
 
 
-def require_text(context: Context, words: str | None) -> str:
-    """Return the text of --text, --text-file or the words. Exactly one must be given; `-` means standard input."""
+def require_text(context: Context, argument_text: str | None) -> str:
+    """Return the text from --text, --text-file or the arguments. Exactly one must be given; `-` is standard input."""
     option_text, file = context.text("text"), context.text("text_file")
-    if sum(source is not None for source in (option_text, file, words)) != 1:
-        raise UsageError("usage", "Give exactly one of --text, --text-file and - (standard input).")
-    inline_text = words if option_text is None else option_text
+    if sum(source is not None for source in (option_text, file, argument_text)) != 1:
+        raise UsageError("usage", "Give exactly one of --text, --text-file or - (standard input).")
+    inline_text = argument_text if option_text is None else option_text
     path = file if inline_text is None else "-" if inline_text == "-" else None
     text = str(inline_text) if path is None else read_text(path)
     if not text:
@@ -137,8 +137,6 @@ def read_text(path: str) -> str:
 
 
 class UnreadableInput(Invalid):
-    """The input cannot be read."""
-
     status = 400
     title = "Not readable"
 
@@ -162,13 +160,13 @@ def clip_text(context: Context, text: object) -> str:
     limit = DEFAULT_MAX_TEXT_LENGTH
     if variable:
         if not (variable.isascii() and variable.isdigit() and len(variable) <= 9):
-            raise UsageError("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not an integer of 0 or more.")
+            raise UsageError("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not an integer (0 or greater).")
         limit = int(variable)
     return content if len(content) <= limit else f"{content[:limit]}…"
 
 
 def escape_control_characters(text: str) -> str:
-    """Escape control characters except newlines and tabs: text of other users must not move the cursor."""
+    """Escape control characters except newlines and tabs: text from other users must not move the cursor."""
     if text.isprintable():
         return text
     return "".join(char if _is_safe_character(char) else char.encode("unicode_escape").decode() for char in text)

@@ -1,4 +1,4 @@
-"""Request bodies from options, with JSON on the command line, in a file or on standard input. Also claims."""
+"""Builds request bodies from options, with JSON from the command line, a file or standard input. Also claims work."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ JSON_INPUT_HELP = "JSON, @FILE, or - for standard input"
 
 
 def without_none(values: Mapping[str, object]) -> Document:
-    """Drop the options that were not given: the server applies its defaults to them."""
+    """Drop the options that were not given: the server applies its defaults for them."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def idempotency_key(context: Context) -> str:
     """Return the value of --key, or a random key for this run.
 
-    The random key makes a request that a proxy repeats take effect only once. `qd` itself does not repeat requests: a
-    user who may have to run the command again must give --key.
+    With the random key, a request that a proxy repeats takes effect only once. `qd` itself never repeats a request, so
+    a user who may have to run the command again must give --key.
     """
     return context.text("key") or f"qd-{os.urandom(16).hex()}"
 
@@ -45,7 +45,7 @@ def json_option(context: Context, key: str) -> object:
 
 
 def json_or_text_option(context: Context, key: str) -> object:
-    """Like `json_option`, but return text on the command line that is not JSON as a string."""
+    """Like `json_option`, but if the text on the command line is not JSON, return it as a string."""
     text = context.text(key)
     if text is None or text == "-" or text.startswith("@"):
         return json_option(context, key)
@@ -86,7 +86,7 @@ def claim(context: Context, path: str, body: Document, render: Callable[[Documen
     """Claim work and print it. `items_field` is the field of the response that has the claimed items."""
     server = context.server()
     # The response may take the requested wait plus the usual time.
-    server.connection.timeout += context.number("wait") or 0
+    server.connection.timeout_seconds += context.number("wait") or 0
     body = without_none({"max": context.number("max"), **body})
     document = server.call("POST", path, body=body).document
     if page_items(document, items_field) or context.as_json:

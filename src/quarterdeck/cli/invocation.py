@@ -67,7 +67,7 @@ _SEND_OPTIONS = (
     Option("--key", "Idempotency key: the same key returns the same invocation.", TEXT),
     Option("--source", "Session that sends the invocation.", ID),
     Option("--target", "Session that the invocation is for.", ID),
-    Option("--deadline", "Time limit of one attempt, such as 90s or 15m [default: 30s].", DURATION),
+    Option("--deadline", "Time limit for each attempt, such as 90s or 15m [default: 30s].", DURATION),
     Option("--attempts", "Maximum number of attempts, 1 to 10 [default: 3].", NUMBER),
     Option("--backoff", "Delay before the second attempt; doubles each time [default: 1s].", DURATION),
     Option("--metadata", "JSON object to store with the invocation.", JSON_OBJECT),
@@ -101,7 +101,7 @@ def send(context: Context) -> int:
         "metadata": context.parsed.values["metadata"],
     }
     body, key = without_none(fields), idempotency_key(context)
-    reply = context.server().call("POST", context.in_zone("invocations"), body=body, key=key)
+    reply = context.server().call("POST", context.zone_path("invocations"), body=body, key=key)
     context.show(reply.document, lambda sent: cell(sent.get("id")))
     return 0
 
@@ -113,7 +113,7 @@ def list_(context: Context) -> int:
         "source_session_id": context.text("source"),
         "target_session_id": context.text("target"),
     }
-    return print_list(context, context.in_zone("invocations"), query, _table)
+    return print_list(context, context.zone_path("invocations"), query, _table)
 
 
 def show(context: Context) -> int:
@@ -145,7 +145,7 @@ def cancel(context: Context) -> int:
 
 
 def _path(context: Context, *segments: str) -> str:
-    return context.in_zone("invocations", context.required_text("id"), *segments)
+    return context.zone_path("invocations", context.required_text("id"), *segments)
 
 
 def _failure_reason(invocation: Document) -> str:

@@ -30,7 +30,7 @@ def build_commands() -> tuple[Command, ...]:
         ),
         Command(
             ("invocation", "start"),
-            "Start an attempt of an invocation and print its token.",
+            "Start an attempt at an invocation and print the attempt token.",
             start,
             id_argument,
             (),
@@ -64,11 +64,11 @@ def build_commands() -> tuple[Command, ...]:
 
 _CLAIM_OPTIONS = (
     *input.claim_options(100),
-    Option("--claim-id", "Id of this claim. The same id returns the same attempts while they run.", TEXT),
+    Option("--claim-id", "Id of this claim. The same id returns the same attempts while they are running.", TEXT),
 )
-_CLAIM_HELP = """Each claimed invocation has a lease and an attempt token. Before the lease expires, complete it with
-the token or extend the lease with heartbeats."""
-_START_HELP = "Use it instead of `qd invocation claim` if the worker already has the id of the invocation."
+_CLAIM_HELP = """Each claimed invocation has a lease and an attempt token. Before the lease expires, complete the
+invocation with the token, or extend the lease with heartbeats."""
+_START_HELP = "Use this command instead of `qd invocation claim` if the worker already has the id of the invocation."
 _TOKEN_OPTION = Option("--attempt-token", "Token of the attempt, as printed by claim or start.", TEXT)
 _REQUIRED_TOKEN_OPTION = _TOKEN_OPTION._replace(required=True)
 _HEARTBEAT_HELP = "Exits 1 if cancellation of the invocation was requested."
@@ -84,7 +84,7 @@ _COMPLETE_HELP = "A failed attempt is retried, unless --no-retry is given or it 
 
 def claim(context: Context) -> int:
     body: Document = {"wait_ms": input.wait_ms(context), "claim_id": context.text("claim_id")}
-    path = context.in_zone("services", context.required_text("service"), "claim")
+    path = context.zone_path("services", context.required_text("service"), "claim")
     return input.claim(context, path, body, lambda document: _lease_table(context, document), "items")
 
 
@@ -128,7 +128,7 @@ def complete(context: Context) -> int:
 def release(context: Context) -> int:
     invocation_id = context.required_text("id")
     body: Document = {"items": [{"id": invocation_id, "attempt_token": context.required_text("attempt_token")}]}
-    document = context.server().call("POST", context.in_zone("invocations", "release"), body=body).document
+    document = context.server().call("POST", context.zone_path("invocations", "release"), body=body).document
     for item in page_items(document):
         error = item.get("error")
         if isinstance(error, dict):
@@ -139,7 +139,7 @@ def release(context: Context) -> int:
 
 
 def _path(context: Context, *segments: str) -> str:
-    return context.in_zone("invocations", context.required_text("id"), *segments)
+    return context.zone_path("invocations", context.required_text("id"), *segments)
 
 
 def _format_completion(invocation: Document) -> str:
@@ -149,7 +149,7 @@ def _format_completion(invocation: Document) -> str:
     attempts_text = f"{cell(invocation.get('attempts'))} of {cell(invocation.get('max_attempts'))} attempts"
     available_at = parse_timestamp(invocation.get("available_at"))
     due_text = relative_time((available_at or 0.0) - time.time())
-    return f"{invocation_id} is retried: due {due_text}, {attempts_text} started."
+    return f"{invocation_id} will be retried: due {due_text}, {attempts_text} started."
 
 
 def _lease_table(context: Context, document: Document) -> str:

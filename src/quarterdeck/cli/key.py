@@ -48,19 +48,19 @@ def create(context: Context) -> int:
         "ttl_seconds": context.number("ttl"),
     }
     body = {name: value for name, value in fields.items() if value is not None}
-    reply = context.server().call("POST", context.in_zone("keys"), body=body)
+    reply = context.server().call("POST", context.zone_path("keys"), body=body)
     context.show(reply.document, lambda created: cell(created.get("key")))
     context.note(f"Key {cell(reply.document.get('id'))} is shown only once. Store it now.")
     return 0
 
 
 def list_(context: Context) -> int:
-    return print_list(context, context.in_zone("keys"), {}, _table)
+    return print_list(context, context.zone_path("keys"), {}, _table)
 
 
 def revoke(context: Context) -> int:
     key_id = context.required_text("id")
-    context.server().call("DELETE", context.in_zone("keys", key_id))
+    context.server().call("DELETE", context.zone_path("keys", key_id))
     context.show({"id": key_id, "status": "revoked"}, lambda document: f"Revoked key {cell(document['id'])}.")
     return 0
 

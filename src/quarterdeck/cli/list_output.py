@@ -12,13 +12,13 @@ from quarterdeck.client.api import Document, Query, next_cursor, page_items
 
 PAGING = (
     Option("--limit", "Items per page, 1 to 500 [default: 100].", NUMBER),
-    Option("--cursor", "Cursor of an earlier page, to continue after it.", TEXT),
+    Option("--cursor", "Cursor from an earlier page, to continue after that page.", TEXT),
     Option("--all", "Read all pages."),
 )
 
 
 def print_list(context: Context, path: str, query: Query, render: Callable[[Context, list[Document]], str]) -> int:
-    """Print one page, or all pages with --all. A note says how to read more."""
+    """Print one page, or all pages with --all. If more items exist, a note says how to read them."""
     page_query = {**query, "limit": context.number("limit"), "cursor": context.text("cursor")}
     server = context.server()
     pages = server.pages(path, page_query) if context.flag("all") else [server.get(path, page_query)]
@@ -42,7 +42,7 @@ def print_details(context: Context, path: str, *excluded_fields: str) -> int:
 
 
 def detail_pairs(document: Document, now: float, *excluded_fields: str) -> list[tuple[str, object]]:
-    """Return the fields that are not null. Times also get their distance from now, such as "5m ago" or "in 2h"."""
+    """Return the fields that are not null or excluded. Times get a relative time too, such as "5m ago" or "in 2h"."""
     pairs: list[tuple[str, object]] = []
     for name, value in document.items():
         if name in excluded_fields or value is None:

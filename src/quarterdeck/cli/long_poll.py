@@ -1,4 +1,4 @@
-"""Repeated long polls, for commands that wait for new items. They continue after a restart of the server."""
+"""Repeats long polls, for commands that wait for new items. Polling continues after the server restarts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RETRY_SECONDS = 2.0
 def repeat_long_poll(
     context: Context, poll_once: Callable[[ApiClient], bool], *, deadline: float | None = None
 ) -> None:
-    """Call `poll_once`, which may wait `WAIT_MS`, until it returns True.
+    """Call `poll_once` until it returns True. Each call may wait up to `WAIT_MS`.
 
     Retries while the server cannot be reached or is unavailable, but not after `deadline` on the monotonic clock.
     """
@@ -31,9 +31,10 @@ def repeat_long_poll(
             if server is None:
                 server = context.find_running_server()
             if server is None:
-                raise Unreachable("server_unreachable", "The server does not respond.")
+                raise Unreachable("server_unreachable", "The server is not responding.")
             # The response may take the requested wait plus the usual time.
-            server.connection.timeout = (context.server_location.timeout or DEFAULT_TIMEOUT_SECONDS) + WAIT_MS / 1000
+            timeout_seconds = context.server_location.timeout or DEFAULT_TIMEOUT_SECONDS
+            server.connection.timeout_seconds = timeout_seconds + WAIT_MS / 1000
             is_done = poll_once(server)
             _require_stdout_reader()
         except (Unreachable, Lost, TimedOut, Unavailable) as fault:
@@ -48,7 +49,7 @@ def repeat_long_poll(
 
 
 def _require_stdout_reader() -> None:
-    """Raise BrokenPipeError if the reader of stdout has closed it. Without output, no write would fail."""
+    """Raise BrokenPipeError if the reader has closed stdout. A write would also fail, but there may be no output."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):

@@ -57,7 +57,7 @@ def _run(argv: list[str]) -> int:
 
         return click_parser.complete(instruction)
     match = fast_parser.find_command(argv)
-    parsed = fast_parser.parse(match.command, match.rest) if match else None
+    parsed = fast_parser.parse(match.command, match.args) if match else None
     if parsed is None:
         from quarterdeck.cli import click_parser
 
@@ -79,14 +79,14 @@ def _prepare_streams() -> None:
 
 
 def _exit_by_signal(signal_name: str) -> int:
-    """Exit by the signal itself, so that the shell (and a loop in it) sees that a signal ended the command."""
+    """End the process with the signal itself, so that the shell, and a loop in a script, sees how the command ended."""
     import signal
 
-    number = signal.Signals[signal_name]
+    signal_number = signal.Signals[signal_name]
     _discard_stdout()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    return 128 + number
+    signal.signal(signal_number, signal.SIG_DFL)
+    os.kill(os.getpid(), signal_number)
+    return 128 + signal_number
 
 
 def _discard_stdout() -> None:

@@ -49,7 +49,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("member", "delete"),
-                "Stop the agent of a member and deregister it.",
+                "Stop a member's agent and deregister the member.",
                 with_fleet_errors(delete),
                 options=(MEMBER_ID_OPTION, Option("--force", "Kill the process in the pane at once.")),
                 description=_DELETE_HELP,
@@ -84,7 +84,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("member", "ping"),
-                "Ping a member, so that it polls its messages.",
+                "Ping a member, so that it polls for messages.",
                 with_fleet_errors(ping),
                 options=(MEMBER_ID_OPTION,),
             ),
@@ -103,11 +103,11 @@ _CREATE_OPTIONS = (
     Option("--key", "Idempotency key: the same key returns the same member.", TEXT),
 )
 _CREATE_HELP = """Only the fleet's director (--agent-id) can create members. Give the first prompt with --prompt-file or
-as words after two dashes. The default prompt contains the member's name, its director, and how to poll, acknowledge and
-send messages."""
+as words after two dashes. The default prompt has the member's name and director, and explains how to poll, acknowledge
+and send messages."""
 _DELETE_HELP = """Sends an exit command to the agent and waits until its pane has closed. If the agent does not exit in
-time, or another program is in the foreground of the pane, it stays a member. The command then prints the end of the
-pane and exits 2."""
+time, or another program is in the foreground of the pane, the agent stays a member. The command then prints the
+end of the pane and exits 2."""
 _ACTIVITY_OPTION = Option("--activity", "Show when each member last sent, received and acknowledged a message.")
 _CAPTURE_OPTIONS = (
     MEMBER_ID_OPTION,
@@ -120,8 +120,8 @@ _SEND_INPUT_OPTIONS = (
     Option("--text-file", "File with the text to type; - for standard input.", FILE),
     Option("--no-enter", "Do not press Enter after the text."),
 )
-_SEND_INPUT_HELP = "Give one line of text as words, with --text or --text-file, or with - on standard input."
-_EXEC_HELP = "Types the command with a leading ! into the pane. The agent runs it, with the agent's permissions."
+_SEND_INPUT_HELP = "Give one line of text as TEXT, with --text or --text-file, or on standard input with -."
+_EXEC_HELP = "Types the command with a leading ! into the pane. The agent runs it with its own permissions."
 
 
 def create(context: Context) -> int:
@@ -164,8 +164,8 @@ def _read_prompt(context: Context) -> str | None:
 def delete(context: Context) -> int:
     member_id = target_member_id(context)
     server = context.server()
-    # The server waits until the pane has closed.
-    server.connection.timeout += PANE_CLOSE_SECONDS
+    # The server responds only after the pane has closed.
+    server.connection.timeout_seconds += PANE_CLOSE_SECONDS
     try:
         document = server.call(
             "DELETE",
@@ -187,14 +187,14 @@ _PANE_OUTCOMES = {
     "pane_gone": "no longer existed",
     "other_host": "is on another host and was not closed",
     "other_tmux": "belonged to a tmux server that has exited",
-    "not_the_agent": "now runs something else and was not closed",
+    "not_the_agent": "is now running something else and was not closed",
 }
 
 
 def _format_pane_outcome(receipt: Document) -> str:
     pane_id, outcome = receipt.get("pane_id"), receipt.get("pane")
     if pane_id is None or outcome in (None, "no_pane"):
-        return "It had no pane."
+        return "The member had no pane."
     return f"Pane {cell(pane_id)} {_PANE_OUTCOMES.get(str(outcome), cell(outcome))}."
 
 
@@ -227,7 +227,7 @@ def list_(context: Context) -> int:
 
 
 def _load_activity(server: ApiClient, fleet_id: int, member: Document) -> Document:
-    """Load the times of the last messages. Each is the first item of a list, so long lists cost no more."""
+    """Load the times of the newest messages. Each request reads one item, so long lists cost no more."""
 
     def load_newest(mailbox: str, field: str, **query: str) -> object:
         path = fleets_path(fleet_id, "members", member.get("agent_id"), mailbox)
@@ -271,7 +271,7 @@ def capture(context: Context) -> int:
     query: Query = {"lines": context.number("lines"), "ansi": context.flag("ansi")}
     document = context.server().get(_path(context, "capture"), query)
     text = str(document.get("text") or "")
-    # --ansi requests the escape sequences.
+    # With --ansi, the user wants the escape sequences.
     print_result(context, document, lambda: text if context.flag("ansi") else escape_control_characters(text))
     return 0
 

@@ -40,7 +40,7 @@ from quarterdeck.client.api import ApiClient, Document, Query, page_items
 from quarterdeck.core.errors import NotFound
 
 _DELIVERY_WAIT_MS = 3_000
-"""How long a broadcast waits for notices in the recipients' panes, to count those recipients as delivered."""
+"""How long a broadcast waits for the notices in the recipients' panes. `delivered` counts those shown by then."""
 
 
 def build_command_table() -> CommandTable:
@@ -85,7 +85,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("message", "follow"),
-                "Print unacknowledged and new messages of a member.",
+                "Print a member's unacknowledged messages, then new ones.",
                 with_fleet_errors(follow),
                 options=(AGENT_ID_OPTION, _AFTER_OPTION, FULL_OPTION),
                 description=_FOLLOW_HELP,
@@ -107,8 +107,8 @@ _SEND_OPTIONS = (
     FULL_OPTION,
     Option("--quiet", "Print only the id."),
 )
-_TEXT_HELP = "Give the text with --text or --text-file, or with - on standard input."
-_AFTER_OPTION = Option("--after", "Only messages with a higher id.", NUMBER)
+_TEXT_HELP = "Give the text with --text or --text-file, or on standard input with -."
+_AFTER_OPTION = Option("--after", "Only messages with an id higher than this.", NUMBER)
 _POLL_OPTIONS = (
     AGENT_ID_OPTION,
     FULL_OPTION,
@@ -117,11 +117,11 @@ _POLL_OPTIONS = (
     Option("--limit", "Maximum number of messages, 1 to 500 [default: 100].", NUMBER),
     _AFTER_OPTION,
 )
-_POLL_HELP = "Newest first. Without --full, texts are clipped to QD_MAX_TEXT_LEN characters [default: 200]."
+_POLL_HELP = "Prints the newest first. Without --full, clips each text to QD_MAX_TEXT_LEN characters [default: 200]."
 _MESSAGE_OPTIONS = (
     AGENT_ID_OPTION,
     Option("--task-id", "Message id.", MESSAGE_ID),
-    Option("--message-id", "Alias of --task-id.", MESSAGE_ID),
+    Option("--message-id", "Alias for --task-id.", MESSAGE_ID),
     FULL_OPTION,
 )
 _FOLLOW_HELP = "Runs until Ctrl-C. With --json, prints one object per line."
@@ -158,7 +158,7 @@ def broadcast(context: Context) -> int:
 
 
 def _post(context: Context, recipient: object, **extra_fields: int) -> Document:
-    """Send the message. Its idempotency key prevents that a repeated request sends it twice."""
+    """Send the message. Its idempotency key prevents a repeated request from sending it twice."""
     sender_id, text = require_agent_id(context), require_text(context, context.text("stdin"))
     body: Document = {"from_agent_id": sender_id, "to_agent_id": recipient, "text": text, **extra_fields}
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
@@ -208,7 +208,7 @@ def _message_id(context: Context) -> int:
     if len(ids) != 1:
         raise UsageError("usage", "Give one message id, with --task-id or its alias --message-id.")
     [message_id] = ids
-    assert message_id is not None  # removed above
+    assert message_id is not None  # None was removed above
     return message_id
 
 
@@ -236,7 +236,7 @@ def follow(context: Context) -> int:
 
     def print_messages(messages: list[Document]) -> bool:
         for message in messages:
-            inbox.after = _id_or_none(message)
+            inbox.after_id = _id_or_none(message)
             _print_followed_message(context, message)
         return False
 
@@ -252,16 +252,16 @@ class _Inbox:
         self._path = fleets_path(require_fleet_id(context), "members", require_agent_id(context), "inbox")
         self._order = order
         self._limit = limit
-        self.after = context.number("after")
+        self.after_id = context.number("after")
         self.has_more = False
 
     def fetch(self, server: ApiClient, wait_ms: int) -> list[Document]:
         query: Query = {
             "status": "input_required",
             "order": self._order,
-            "after": self.after,
+            "after": self.after_id,
             "limit": self._limit,
-            # Sent even if it is 0: it marks the request as a poll, which is refused if the member is not active.
+            # Sent even if it is 0, to mark the request as a poll. The server refuses to poll for an inactive member.
             "wait_ms": wait_ms,
         }
         page = server.get(self._path, query)

@@ -45,7 +45,7 @@ def build_command_table() -> CommandTable:
 
 _START_OPTIONS = (
     Option("--tick", f"Seconds between two checks of the panes [default: {DEFAULT_TICK_SECONDS}].", NUMBER),
-    Option("--policy", "Which members to ping after their interval [default: quiet].", choice("quiet", "seed")),
+    Option("--policy", "Which members to ping when their interval ends [default: quiet].", choice("quiet", "seed")),
     Option("--daemon", "Run in the background and print the pid. The log is in the data directory."),
 )
 _START_HELP = """\b
@@ -68,7 +68,7 @@ def start(context: Context) -> int:
     from pathlib import Path  # slow to import, but a monitor runs for days
 
     fleet_id, tick_seconds = fleet_common.require_fleet_id(context), _require_tick_seconds(context)
-    context.server().connection.close()  # starts a local server now: the monitor itself never starts one
+    context.server().connection.close()  # starts a local server if necessary: the monitor never starts one
     from quarterdeck.monitor.daemonize import start_daemon
     from quarterdeck.monitor.loop import MonitorConfig, monitor_fleet
     from quarterdeck.monitor.server_api import ServerApi
@@ -113,7 +113,7 @@ def _print_started(context: Context, fleet_id: int, pid: int, tick_seconds: int,
 
 
 def _log_line(context: Context, line: str) -> None:
-    """Print a log line. With --json it goes to stderr, because stdout has exactly one JSON line."""
+    """Print a log line. With --json it goes to stderr, because stdout must have exactly one JSON line."""
     timestamp = time.strftime("%Y-%m-%d %H:%M:%S")
     (context.note if context.as_json else context.write)(f"{timestamp} {fleet_common.escape_control_characters(line)}")
     _flush()
@@ -145,7 +145,7 @@ def status(context: Context) -> int:
 
 
 def is_live(monitor: Document) -> bool:
-    """Whether the heartbeat is recent and, if the monitor is a process of this user on this host, it exists."""
+    """Whether the heartbeat is recent and, for a monitor of this user on this host, the process exists."""
     pid = monitor.get("pid")
     if monitor.get("is_recent") is not True or not isinstance(pid, int):
         return False
@@ -153,7 +153,7 @@ def is_live(monitor: Document) -> bool:
     from quarterdeck.tmux.host import this_host
 
     host = this_host()
-    # On another host the pid belongs to another process, and processes of another user may be hidden.
+    # The pid of another host means nothing here, and processes of other users may be hidden.
     is_local = (monitor.get("host_id"), monitor.get("user_id")) == (host.id, host.user_id)
     return is_process_alive(pid) if is_local else True
 

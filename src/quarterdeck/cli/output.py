@@ -58,7 +58,7 @@ def to_json_line(value: object) -> str:
 
 
 def width(text: str) -> int:
-    """Return the columns on a terminal: ideographs take two, combining marks none."""
+    """Return the number of terminal columns: wide characters take two, combining marks none."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -93,7 +93,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], styler: Text
 
 
 def fields(pairs: Iterable[tuple[str, object]], styler: TextStyler) -> str:
-    """Format one name and value per line, the values aligned."""
+    """Format one name and value per line, with the values aligned."""
     rows = [(name, cell(value)) for name, value in pairs]
     name_width = max((width(name) for name, _ in rows), default=0)
     return "\n".join(f"{styler.bold(pad(name, name_width))}  {value}" for name, value in rows)
@@ -104,8 +104,9 @@ def format_duration(seconds: float) -> str:
     remaining = max(int(seconds), 0)
     for size, unit, small_size, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if remaining >= size:
-            rest = remaining % size // small_size
-            return f"{remaining // size}{unit} {rest}{small_unit}" if rest else f"{remaining // size}{unit}"
+            small_count = remaining % size // small_size
+            large_text = f"{remaining // size}{unit}"
+            return f"{large_text} {small_count}{small_unit}" if small_count else large_text
     return f"{remaining}s"
 
 

@@ -15,7 +15,7 @@ from quarterdeck.cli.output import cell, clip, pad
 from quarterdeck.client.api import Document
 
 _MAX_BAR_WIDTH = 24
-"""A bar takes a third of the terminal, but at most this many columns."""
+"""A bar takes a third of the terminal's width, but at most this many columns."""
 
 
 def bar(fraction: float, columns: int) -> str:
@@ -68,7 +68,7 @@ def _bar_width(columns: int) -> int:
 
 
 class ProgressBars:
-    """Draws the bars, and erases the previous ones first."""
+    """Erases the bars drawn before, then draws the new ones."""
 
     def __init__(self, stream: TextIO | None, is_enabled: bool) -> None:
         self._stream = stream

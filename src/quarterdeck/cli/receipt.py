@@ -1,4 +1,4 @@
-"""Receipts of terminations: how many sessions were requested and stopped, and which are left."""
+"""Termination receipts: how many sessions were to be stopped, how many were stopped, and which are left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECEIPT_EXIT_HELP = "Exits 1 if the receipt lists sessions that were not termina
 def print_receipt(context: Context, receipt: Document) -> int:
     """Print the receipt and return the exit code.
 
-    A termination that left sessions has failed: a script must not take a partial termination for a complete one.
+    A termination that left sessions has failed: a script must not mistake a partial termination for a complete one.
     """
     context.show(receipt, lambda document: _format_receipt(context, document))
     remaining = page_items(receipt, "left")
@@ -33,7 +33,7 @@ def _format_receipt(context: Context, receipt: Document) -> str:
         ("stopped", receipt.get("stopped")),
         ("already stopped", receipt.get("already_stopped")),
         ("duration", f"{cell(receipt.get('duration_ms'))} ms"),
-        ("joined", "yes: another request had started the termination" if receipt.get("joined") else "no"),
+        ("joined", "yes: another request had already started the termination" if receipt.get("joined") else "no"),
         ("left", format_session_count(len(remaining)) if remaining else "none"),
     ]
     if receipt.get("cascade_id") is not None:

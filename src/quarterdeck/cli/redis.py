@@ -13,14 +13,14 @@ def build_command_table() -> CommandTable:
     return CommandTable(
         (
             Command(("redis", "status"), "Show the state of the mirror. Exits 1 if it is not complete.", status),
-            Command(("redis", "rebuild"), "Write all keys of the mirror again.", rebuild, description=_REBUILD_HELP),
+            Command(("redis", "rebuild"), "Rewrite all keys of the mirror.", rebuild, description=_REBUILD_HELP),
         ),
         {"redis": "Manage the mirror of tasks and agents in Redis."},
     )
 
 
-_REBUILD_HELP = """Writes all keys from the database and deletes keys that the database does not have. Readers see no
-gap meanwhile. Exits 1 if it takes longer than 14 seconds: the rebuild then continues in the server, and `qd redis
+_REBUILD_HELP = """Writes all keys from the database and deletes keys for objects that are not in it. Readers see no gap
+during the rebuild. Exits 1 if it takes longer than 14 seconds: the rebuild then continues in the server, and `qd redis
 status` shows its state."""
 
 

@@ -57,7 +57,7 @@ def load_command_table(word: str) -> CommandTable | None:
     return table
 
 
-def commands_of(word: str) -> list[Command]:
+def load_commands(word: str) -> list[Command]:
     """Return the commands whose first word is `word`."""
     table = load_command_table(word)
     return [] if table is None else [command for command in table.commands if command.words[0] == word]

@@ -23,7 +23,7 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("secrets", "forget"),
-                "Allow servers to start without a key.",
+                "Allow servers to start without a particular key.",
                 forget,
                 (Argument("key", "KEY", ID),),
                 description=_FORGET_HELP,
@@ -38,11 +38,11 @@ _STATUS_HELP = """Exits 1 if a value is encrypted with a key that the server doe
 _ROTATE_HELP = """Before the rotation, put the new key first in QD_SECRET_KEYS, or in the key file, on every server. The
 rotation runs in small steps while the server works normally. You can interrupt it and run it again. Exits 1 if a value
 is still encrypted with an older key. Otherwise servers can start without the old keys, and you can remove them."""
-_FORGET_HELP = """`qd secrets rotate` normally does this. Values that are still encrypted with the key are shown as ***
-by servers that do not have it."""
+_FORGET_HELP = """`qd secrets rotate` normally does this. Servers that do not have the key show values that are still
+encrypted with it as ***."""
 _NEW_KEY_HELP = """Put the key into QD_SECRET_KEYS, or on a line of the file `secret-keys` in the data directory. The
-first key encrypts; all keys decrypt. With several servers, add it as the last key on all of them, then move it to the
-front on all."""
+first key encrypts; all keys decrypt. With several servers, first add it as the last key on every server, then move it
+to the front on every server."""
 
 
 def status(context: Context) -> int:
@@ -125,7 +125,7 @@ def _format_rotation(context: Context, document: Document) -> str:
     labels = {
         "resealed": "re-encrypted",
         "unopened": "not decryptable",
-        "moved": "changed meanwhile",
+        "moved": "changed during rotation",
         "left": "under older keys",
         "forgotten": "keys no longer needed",
     }

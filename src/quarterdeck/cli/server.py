@@ -62,7 +62,7 @@ def stop(context: Context) -> int:
     if not file_locks.wait_until_free(data_dir.server_lock_path, timeout_seconds):
         raise TimedOut(
             "stop_timeout",
-            f"The server (pid {pid}) got SIGTERM and has not exited after {timeout_seconds:g} s. "
+            f"The server (pid {pid}) received SIGTERM but has not exited after {timeout_seconds:g} s. "
             "Wait longer with --timeout.",
             pid=pid,
         )
@@ -88,7 +88,7 @@ def _local_status(context: Context, data_dir: DataDir) -> Document:
     if record is None or server is None:
         # A server takes the lock first and writes the record last. So if no server responds, the record is from an
         # earlier server.
-        return {**report, "why": "a server has locked the directory but does not respond: it is starting or stopping"}
+        return {**report, "why": "a server has locked the directory but is not responding: it is starting or stopping"}
     is_ready, reason = _check_readiness(server)
     return {**report, **record._asdict(), "ready": is_ready, "why": reason}
 
@@ -116,8 +116,8 @@ def _format_status(context: Context, report: Document) -> str:
 def _running_pid(context: Context, data_dir: DataDir) -> int | None:
     """Return the pid of the process that listens on the directory's socket, or None if no server is running.
 
-    The recorded pid is used only if the system does not report the listener's: after a crash, another process may
-    have it.
+    The recorded pid is used only if the system does not report the listener's pid: after a crash, another process may
+    have the recorded one.
     """
     server = discovery.wait_for_server(context.server_location, context.environ, data_dir)
     record = data_dir.read_record()
@@ -126,6 +126,6 @@ def _running_pid(context: Context, data_dir: DataDir) -> int | None:
     pid = listener_pid(server.connection.open()) or record.pid
     if pid <= 1:
         # Never signal 0, our own process group, or 1, the init process.
-        detail = f"The server of {data_dir.path} runs in another pid namespace, such as a container. Stop it there."
+        detail = f"The server of {data_dir.path} is in another pid namespace, such as a container. Stop it there."
         raise Invalid("no_pid", detail)
     return pid

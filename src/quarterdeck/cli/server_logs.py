@@ -43,7 +43,7 @@ def read_last_lines(log_fd: int, count: int) -> list[bytes]:
     end = os.lseek(log_fd, 0, os.SEEK_END)
     data = b""
     position = end
-    # Read one line break more than lines, because the first line of the data may be partial.
+    # Read one more line break than lines, because the first line of the data may be partial.
     while position > 0 and data.count(b"\n") <= count:
         size = min(_BLOCK_BYTES, position)
         position -= size
@@ -52,7 +52,7 @@ def read_last_lines(log_fd: int, count: int) -> list[bytes]:
 
 
 def read_added_lines(log_fd: int) -> Iterator[bytes]:
-    """Yield the complete lines after the file position. The next call reads a partial line again."""
+    """Yield the complete lines after the file position. A partial last line is left for the next call."""
     data = b""
     while chunk := os.read(log_fd, _BLOCK_BYTES):
         data += chunk
@@ -75,7 +75,7 @@ def _follow(context: Context, path: str, log_fd: int) -> None:
 
 
 def _reopen_if_rotated(path: str, current_fd: int) -> int:
-    """Continue with the current file after a log rotation, which renames or truncates the old one."""
+    """Switch to the start of the new log after a rotation, which renames or truncates the old one."""
     open_stat = os.fstat(current_fd)
     try:
         path_stat = os.stat(path)  # noqa: PTH116 - importing pathlib takes 10 ms
@@ -91,7 +91,7 @@ def _reopen_if_rotated(path: str, current_fd: int) -> int:
 
 
 def _format_line(line: bytes, as_json: bool) -> str:
-    """Format one line. With --json it is an object, also for plain text in the log, such as a traceback."""
+    """Format one line. With --json it becomes an object, even if it is plain text, such as a line of a traceback."""
     text = line.decode("utf-8", "replace")
     if not as_json:
         return text if text.isprintable() else cell(text)

@@ -43,7 +43,7 @@ def build_command_table() -> CommandTable:
 
 _HEALTH = choice("starting", "healthy", "degraded", "unhealthy")
 _DELIVERY = choice("pull", "push")
-_SESSION_OPTION = Option("--session", "Session that owns the service. When it ends, the service is removed.", ID)
+_SESSION_OPTION = Option("--session", "Session that owns the service. The service ends with its session.", ID)
 _SERVICE_OPTIONS = (
     Option("--delivery", "pull: workers claim invocations; push: the server posts them to the endpoint.", _DELIVERY),
     Option("--capability", "Capability of the service; repeatable.", TEXT, many=True),
@@ -59,8 +59,8 @@ _REGISTER_OPTIONS = (
     _SESSION_OPTION,
     *_SERVICE_OPTIONS,
 )
-_REGISTER_HELP = """Application and endpoint identify a service: registering them again updates the service and returns
-the same id. With --delivery push, the secret that signs pushes is printed. It cannot be shown again."""
+_REGISTER_HELP = """Application and endpoint identify a service: registering the same two again updates it and returns
+the same id. With --delivery push, the secret that signs pushes is printed once and cannot be shown again."""
 _LIST_OPTIONS = (
     Option("--app", "Only services of this application.", ID),
     Option("--session", "Only services of this session.", ID),
@@ -69,7 +69,7 @@ _LIST_OPTIONS = (
 )
 _SET_OPTIONS = (*_SERVICE_OPTIONS, Option("--rotate-secret", "Create a new secret that signs pushes, and print it."))
 _HEARTBEAT_OPTIONS = (
-    Option("--session", "Session that owns the service. Without ID: all services of the session.", ID),
+    Option("--session", "Session that owns the service. Without ID, the heartbeat is for all its services.", ID),
     Option("--health", "Health to report.", _HEALTH),
     Option("--active", "Number of invocations that the service is working on.", NUMBER),
     Option("--metadata", "JSON object to store with the service.", JSON_OBJECT),
@@ -83,7 +83,7 @@ def register(context: Context) -> int:
     if app is None and session is None:
         raise UsageError("usage", "Give --app APPLICATION or --session ID: a service needs an owner.")
     body = {"endpoint_url": context.required_text("endpoint"), "application_id": app, **_service_fields(context)}
-    path = context.in_zone("agent-services") if session is None else _session_services_path(context, session)
+    path = context.zone_path("agent-services") if session is None else _session_services_path(context, session)
     return _print_service(context, context.server().call("POST", path, body=without_none(body)).document)
 
 
@@ -91,14 +91,14 @@ def list_(context: Context) -> int:
     session = context.text("session")
     if session is None:
         query = {"application_id": context.text("app"), "health": context.text("health")}
-        return print_list(context, context.in_zone("agent-services"), query, _table)
+        return print_list(context, context.zone_path("agent-services"), query, _table)
     if context.text("app") or context.text("health"):
         raise UsageError("usage", "--session cannot be combined with --app or --health.")
     return print_list(context, _session_services_path(context, session), {}, _table)
 
 
 def show(context: Context) -> int:
-    return print_details(context, context.in_zone("agent-services", context.required_text("id")))
+    return print_details(context, context.zone_path("agent-services", context.required_text("id")))
 
 
 def set_(context: Context) -> int:
@@ -108,7 +108,7 @@ def set_(context: Context) -> int:
     body = without_none(body)
     if not body:
         raise UsageError("usage", "Give at least one option to change. Try `qd service set --help`.")
-    path = context.in_zone("agent-services", context.required_text("id"))
+    path = context.zone_path("agent-services", context.required_text("id"))
     return _print_service(context, context.server().call("PATCH", path, body=body).document)
 
 
@@ -125,7 +125,7 @@ def heartbeat(context: Context) -> int:
         raise UsageError("usage", "Give the ID of a service, or --session for all services of a session.")
     if service is None:
         assert session is not None
-        path = context.in_zone("agents", session, "heartbeat")
+        path = context.zone_path("agents", session, "heartbeat")
     else:
         path = f"{_service_path(context, service)}/heartbeat"
     reply = context.server().call("POST", path, body=body)
@@ -143,15 +143,15 @@ def remove(context: Context) -> int:
 
 
 def _session_services_path(context: Context, session: str) -> str:
-    return context.in_zone("agents", session, "services")
+    return context.zone_path("agents", session, "services")
 
 
 def _service_path(context: Context, service: str) -> str:
     """Build the path of the service, below its session if --session was given."""
     session = context.text("session")
     if session is None:
-        return context.in_zone("agent-services", service)
-    return context.in_zone("agents", session, "services", service)
+        return context.zone_path("agent-services", service)
+    return context.zone_path("agents", session, "services", service)
 
 
 def _service_fields(context: Context) -> Document:

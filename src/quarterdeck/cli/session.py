@@ -87,7 +87,7 @@ def spawn(context: Context) -> int:
         "kind": context.text("kind"),
     }
     body = {name: value for name, value in fields.items() if value is not None}
-    reply = context.server().call("POST", context.in_zone("agents"), body=body, key=context.text("key"))
+    reply = context.server().call("POST", context.zone_path("agents"), body=body, key=context.text("key"))
     context.show(reply.document, lambda session: cell(session.get("id")))
     return 0
 
@@ -99,16 +99,16 @@ def list_(context: Context) -> int:
         "parent_id": context.text("parent"),
         "root_id": context.text("root"),
     }
-    return print_list(context, context.in_zone("agents"), query, _table)
+    return print_list(context, context.zone_path("agents"), query, _table)
 
 
 def show(context: Context) -> int:
     # `agent_session_id` repeats `id`.
-    return print_details(context, context.in_zone("agents", context.required_text("id")), "agent_session_id")
+    return print_details(context, context.zone_path("agents", context.required_text("id")), "agent_session_id")
 
 
 def tree(context: Context) -> int:
-    subtree = context.server().get(context.in_zone("agents", context.required_text("id"), "tree"))
+    subtree = context.server().get(context.zone_path("agents", context.required_text("id"), "tree"))
     glyphs = glyphs_for(sys.stdout.encoding)
     context.show(subtree, lambda document: draw(page_items(document), time.time(), context.styler, glyphs))
     return 0
@@ -116,22 +116,22 @@ def tree(context: Context) -> int:
 
 def suspend(context: Context) -> int:
     session_id = context.required_text("id")
-    reply = context.server().call("POST", context.in_zone("agents", session_id, "suspend"))
-    context.show(reply.document, lambda document: f"Suspended {session_id}: {_format_change(document, 'suspended')}.")
+    reply = context.server().call("POST", context.zone_path("agents", session_id, "suspend"))
+    context.show(reply.document, lambda document: _format_suspension(session_id, document))
     return 0
 
 
 def resume(context: Context) -> int:
     session_id = context.required_text("id")
     try:
-        reply = context.server().call("POST", context.in_zone("agents", session_id, "resume"))
+        reply = context.server().call("POST", context.zone_path("agents", session_id, "resume"))
     except Conflict as conflict:
         holder_id = conflict.members.get("held_by")
         if isinstance(holder_id, str) and not context.as_json:
-            # People get the command to run. With --json, the member `held_by` has the id of the session to resume.
+            # Text output shows the command to run. JSON output has the id of the session to resume in `held_by`.
             conflict.members["frees"] = f"`{_command_line(context, 'session', 'resume', holder_id)}`"
         raise
-    context.show(reply.document, lambda document: f"Resumed {session_id}: {_format_change(document, 'resumed')}.")
+    context.show(reply.document, lambda document: _format_resumption(session_id, document))
     if reply.document.get("resumed") == 0 and not context.as_json:
         command = _command_line(context, "explain", "session", session_id)
         context.note(f"An ancestor is still suspended. Find it with `{command}`.")
@@ -141,7 +141,7 @@ def resume(context: Context) -> int:
 def stop(context: Context) -> int:
     session_id, wants_receipt = context.required_text("id"), context.flag("receipt")
     query = {"reason": context.text("reason"), "receipt": wants_receipt}
-    reply = context.server().call("DELETE", context.in_zone("agents", session_id), query=query)
+    reply = context.server().call("DELETE", context.zone_path("agents", session_id), query=query)
     if wants_receipt:
         return print_receipt(context, reply.document)
     context.show(
@@ -150,13 +150,18 @@ def stop(context: Context) -> int:
     return 0
 
 
-def _format_change(document: Document, name: str) -> str:
-    """Format the number of sessions that were suspended or resumed."""
-    changed = document.get(name)
-    count = changed if isinstance(changed, int) else 0
-    if name == "suspended":
-        return f"{format_session_count(count)} suspended" if count else "it was already suspended"
-    return f"{format_session_count(count)} resumed" if count else "it is still suspended"
+def _format_suspension(session_id: str, document: Document) -> str:
+    count = document.get("suspended")
+    if not isinstance(count, int) or count == 0:
+        return f"Session {session_id} was already suspended."
+    return f"Suspended {session_id}: {format_session_count(count)} suspended."
+
+
+def _format_resumption(session_id: str, document: Document) -> str:
+    count = document.get("resumed")
+    if not isinstance(count, int) or count == 0:
+        return f"Session {session_id} is still suspended."
+    return f"Resumed {session_id}: {format_session_count(count)} resumed."
 
 
 def _command_line(context: Context, *words: str) -> str:

@@ -22,7 +22,7 @@ class TreeGlyphs(NamedTuple):
 
 UNICODE_GLYPHS = TreeGlyphs("├─ ", "└─ ", "│  ", "   ")
 ASCII_GLYPHS = TreeGlyphs("|- ", "`- ", "|  ", "   ")
-"""For a terminal that cannot show box-drawing characters."""
+"""For an output encoding without box-drawing characters."""
 
 
 def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
@@ -51,23 +51,23 @@ def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: Tree
 
 
 def age_and_expiry(session: Document, now: float) -> tuple[str, str]:
-    """Format the age of a session and its time to expiry, and for how long it has been suspended, if it is."""
+    """Format the age of a session and its time to expiry, with the time since its suspension if it is suspended."""
     spawned_at = parse_timestamp(session.get("spawned_at")) or now
     ended_at = parse_timestamp(session.get("terminated_at"))
     expires_at = parse_timestamp(session.get("expires_at"))
     if ended_at is not None or session.get("status") == "terminated":
         return format_duration((ended_at or now) - spawned_at), "ended"
-    lifetime = "no expiry" if expires_at is None else f"{format_duration(expires_at - now)} left"
+    expiry = "no expiry" if expires_at is None else f"{format_duration(expires_at - now)} left"
     # The expiry alone would mislead: the session has time left but starts nothing until it is resumed.
     suspended_at = parse_timestamp(session.get("suspended_at")) if session.get("status") == "suspended" else None
     return format_duration(
         now - spawned_at
-    ), lifetime if suspended_at is None else f"{lifetime}, suspended for {format_duration(now - suspended_at)}"
+    ), expiry if suspended_at is None else f"{expiry}, suspended for {format_duration(now - suspended_at)}"
 
 
 def _format_columns(session: Document, now: float) -> tuple[str, str, str, str]:
-    age, lifetime = age_and_expiry(session, now)
-    return cell(session.get("application_id")), cell(session.get("status")), age, lifetime
+    age, expiry = age_and_expiry(session, now)
+    return cell(session.get("application_id")), cell(session.get("status")), age, expiry
 
 
 def _tree_rows(items: Sequence[Document], glyphs: TreeGlyphs) -> Iterator[tuple[str, Document]]:

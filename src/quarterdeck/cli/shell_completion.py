@@ -1,7 +1,7 @@
 """Shell completion from the server: fleets, members by id or name, and messages.
 
-The shell blocks while the user waits for completions. So this starts no server, waits at most 2 s for each response,
-and offers nothing if the server cannot be reached.
+The shell blocks while the user waits for completions. So this module starts no server, waits at most 2 s for each
+response, and offers nothing if the server cannot be reached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Completion(NamedTuple):
 
 
 def complete_from_server(typed_values: Mapping[str, object], source: str, incomplete: str) -> list[Completion]:
-    """Return the ids that start with `incomplete`, and those whose name, label or text does."""
+    """Return the completions whose id, name, label or text starts with `incomplete`."""
     command = Command((), "", _refuse_to_run)
     context = Context(
         ParsedCommand(

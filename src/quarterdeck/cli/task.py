@@ -56,7 +56,7 @@ def build_command_table() -> CommandTable:
                 _CANCEL_HELP,
             ),
             Command(("task", "retry"), "Retry failed or canceled tasks.", retry, ids_argument),
-            Command(("task", "pause"), "Pause tasks and take them from their agents.", pause, ids_argument),
+            Command(("task", "pause"), "Pause tasks and take them away from their agents.", pause, ids_argument),
             Command(("task", "resume"), "Resume paused tasks.", resume, ids_argument),
             Command(("task", "archive"), "Archive tasks that have ended.", archive, ids_argument),
             *task_work.build_commands(),
@@ -76,19 +76,19 @@ _LIST_OPTIONS = (
     *PAGING,
 )
 _WAIT_HELP = """Prints the result of one task as JSON, and the results of several as a table. Exits 0 if all tasks were
-completed, 1 if one failed without a retry or was canceled, 5 after --timeout. Waits for retries of failed tasks. Shows
-progress on a terminal."""
+completed, 1 if a task was canceled or failed with no retry left, 5 after --timeout. Waits for retries of failed tasks.
+Shows progress on a terminal."""
 _TREE_OPTIONS = (Option("--depth", "Maximum depth in both directions, 1 to 100 [default: 25].", NUMBER),)
 _EXPLAIN_HELP = "The same as `qd explain task`."
 _SET_OPTIONS = (
     Option("--priority", "Priority, 1 (low) to 10 (high).", NUMBER),
     Option("--tag", "Tag; repeatable. Replaces the current tags.", TEXT, many=True),
     Option("--metadata", "JSON object to store with the task. Replaces the current object.", JSON_OBJECT),
-    Option("--depends-on", "Task that it depends on; repeatable. Replaces the current dependencies.", ID, many=True),
-    Option("--due", "When it should be completed: a time, or +2h for 2 hours from now.", FUTURE_TIME),
+    Option("--depends-on", "Task to depend on; repeatable. Replaces the current dependencies.", ID, many=True),
+    Option("--due", "When the task should be completed: a time, or +2h for 2 hours from now.", FUTURE_TIME),
 )
 _CANCEL_OPTIONS = (Option("--reason", "Reason to record [default: requested].", TEXT),)
-_CANCEL_HELP = "The agent of a running task is notified by its next heartbeat. Only `qd task retry` restarts the task."
+_CANCEL_HELP = "The agent of a running task is notified at its next heartbeat. Only `qd task retry` restarts the task."
 
 
 def list_(context: Context) -> int:
@@ -98,7 +98,7 @@ def list_(context: Context) -> int:
         "taskType": context.text("type"),
         "agentId": context.text("agent"),
         "tags": ",".join(str(tag) for tag in context.values("tag")) or None,
-        # The parameter is named `priority>` (escaped here), so that the URL means `priority>=8`.
+        # The parameter is named `priority>` (escaped here), so that the URL reads `priority>=8`.
         "priority%3E": context.number("priority"),
         "createdAfter": None if since is None else parse_past_time(since, time.time()),
     }
@@ -112,10 +112,10 @@ def show(context: Context) -> int:
 
 
 def wait(context: Context) -> int:
-    return wait_for(context, [str(task_id) for task_id in context.values("ids")])
+    return wait_and_print_results(context, [str(task_id) for task_id in context.values("ids")])
 
 
-def wait_for(context: Context, ids: Sequence[str]) -> int:
+def wait_and_print_results(context: Context, ids: Sequence[str]) -> int:
     from quarterdeck.cli.wait import wait_for_tasks  # imported here: other commands do not need it
 
     tasks = wait_for_tasks(context, ids)
@@ -137,7 +137,7 @@ def tree(context: Context) -> int:
     glyphs = glyphs_for(sys.stdout.encoding)
     context.show(document, lambda _: draw(document, task_id, context.styler, glyphs))
     if document.get("truncated") is True and not context.as_json:
-        context.note("The tree is incomplete: tasks farther away are not shown.")
+        context.note("The tree is incomplete: tasks beyond the depth or size limit are not shown.")
     return 0
 
 

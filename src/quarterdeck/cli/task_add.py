@@ -28,8 +28,8 @@ from quarterdeck.cli.time_args import FUTURE_TIME, parse_future_time
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 
-_BATCH_TASKS = 1_000
-_BATCH_BYTES = 16 << 20
+_MAX_BATCH_TASKS = 1_000
+_MAX_BATCH_BYTES = 16 << 20
 """The server accepts at most this many tasks and bytes (16 MiB) in one request."""
 
 
@@ -44,13 +44,13 @@ _ADD_OPTIONS = (
     Option("--priority", "Priority, 1 (low) to 10 (high) [default: 5].", NUMBER),
     Option("--input", f"Input for the agent: {JSON_INPUT_HELP}.", TEXT),
     Option("--depends-on", "Task that must be completed first; repeatable.", ID, many=True),
-    Option("--on-dependency-failure", "Fail or run if a dependency fails [default: fail].", choice("fail", "run")),
+    Option("--on-dependency-failure", "What to do if a dependency fails [default: fail].", choice("fail", "run")),
     Option("--capability", "Capability that the agent must have; repeatable.", TEXT, many=True),
-    Option("--tag", "Tag, to find the task by; repeatable.", TEXT, many=True),
+    Option("--tag", "Tag to find the task by; repeatable.", TEXT, many=True),
     Option("--max-retries", "Maximum number of retries, 0 to 100 [default: 3].", NUMBER),
     Option("--backoff", "Delay before the second attempt; doubles each time [default: 5m].", DURATION),
     Option("--run-at", "Earliest start: a time, or +10m for 10 minutes from now [default: now].", FUTURE_TIME),
-    Option("--deadline", "Time limit of one attempt, such as 90s or 15m [default: no limit].", DURATION),
+    Option("--deadline", "Time limit for each attempt, such as 90s or 15m [default: no limit].", DURATION),
     Option("--estimate", "Estimated duration in minutes.", NUMBER),
     Option("--metadata", "JSON object to store with the task.", JSON_OBJECT),
     Option("--id", "Task id [default: generated].", ID),
@@ -60,7 +60,7 @@ _ADD_OPTIONS = (
 )
 _ADD_HELP = """Without --key, each run adds a new task. With --file, each line is a JSON object as in the API
 ({"title": …, "taskType": …, "dependsOn": […]}); options apply to each line that does not set the field itself.
-A task may depend on another task of the file by its "id", if that task is in the same request (up to 1,000 lines) or an
+A task may depend on another task in the file by its "id" if that task is in the same request (up to 1,000 lines) or an
 earlier one. The ids are printed in the order of the lines. Exits 1 if a task was refused."""
 
 
@@ -78,9 +78,9 @@ def add(context: Context) -> int:
     task_id = cell(reply.document.get("id"))
     if context.flag("wait"):
         context.note(f"Added task {task_id}.")
-        from quarterdeck.cli.task import wait_for
+        from quarterdeck.cli.task import wait_and_print_results
 
-        return wait_for(context, [task_id])
+        return wait_and_print_results(context, [task_id])
     context.show(reply.document, lambda _: task_id)
     _hint(context, f"Wait for it with `qd task wait {task_id}`. See its state with `qd explain task {task_id}`.")
     return 0
@@ -112,7 +112,7 @@ def _hint(context: Context, text: str) -> None:
         context.note(text)
 
 
-# -- many ----------------------------------------------------------------------------------------------------------
+# -- tasks from a file ---------------------------------------------------------------------------------------------
 
 
 class TaskLine(NamedTuple):
@@ -128,7 +128,7 @@ def _add_many(context: Context, file: str) -> int:
     lines = read_lines(file, without_none(_task_fields(context)))
     sender = _BatchSender(context, "standard input" if file == "-" else file, len(lines))
     try:
-        for index, batch in enumerate(batches(lines)):
+        for index, batch in enumerate(split_into_batches(lines)):
             sender.send(batch, index)
     finally:
         sender.bars.clear()
@@ -136,16 +136,16 @@ def _add_many(context: Context, file: str) -> int:
             # After an error too: the user needs the ids of the tasks that were already added.
             sender.show()
     if context.flag("wait"):
-        from quarterdeck.cli.task import wait_for
+        from quarterdeck.cli.task import wait_and_print_results
 
         context.note(f"Added {len(sender.ids)} of {len(lines)} tasks.")
-        exit_code = wait_for(context, sender.ids) if sender.ids else 0
+        exit_code = wait_and_print_results(context, sender.ids) if sender.ids else 0
         return exit_code if len(sender.ids) == len(lines) else EXIT_FAILED
     return 0 if len(sender.ids) == len(lines) else EXIT_FAILED
 
 
 def read_lines(file: str, defaults: Document) -> list[TaskLine]:
-    """Read the tasks of a file. One invalid line fails the command before any task is added."""
+    """Read the tasks from a file. One invalid line fails the command before any task is added."""
     source, text = read_input("-" if file == "-" else f"@{file}")
     lines: list[TaskLine] = []
     # Not splitlines(): it also splits at characters that JSON allows in a string.
@@ -162,12 +162,12 @@ def read_lines(file: str, defaults: Document) -> list[TaskLine]:
     return lines
 
 
-def batches(lines: Sequence[TaskLine]) -> Iterator[list[TaskLine]]:
+def split_into_batches(lines: Sequence[TaskLine]) -> Iterator[list[TaskLine]]:
     batch: list[TaskLine] = []
     batch_bytes = 0
     for line in lines:
         line_bytes = len(to_json_line(line.task).encode())
-        if batch and (len(batch) == _BATCH_TASKS or batch_bytes + line_bytes > _BATCH_BYTES):
+        if batch and (len(batch) == _MAX_BATCH_TASKS or batch_bytes + line_bytes > _MAX_BATCH_BYTES):
             yield batch
             batch, batch_bytes = [], 0
         batch.append(line)
@@ -219,7 +219,7 @@ class _BatchSender:
             self._context.note(f"{self._file}, line {line.number}: {cell(outcome.get('detail'))}")
 
     def _locate_problem(self, problem: Problem, batch: Sequence[TaskLine]) -> str:
-        """Prefix the problem's text with the line number in the file, if the problem names the index in the request."""
+        """Prefix the problem's text with its line number in the file, if the problem names a task in the request."""
         import re  # the import takes 5 ms, and few tasks are refused
 
         match = re.match(r"(?:\$\.)?tasks\[(\d+)\]", str(problem.members.get("field")))

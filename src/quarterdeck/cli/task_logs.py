@@ -27,12 +27,12 @@ def build_command() -> Command:
 
 _LOGS_OPTIONS = (
     Option("--follow", "Keep printing new lines until Ctrl-C.", short="-f"),
-    Option("--level", "Only lines of this level.", uppercase_choice(*LEVELS)),
-    Option("--event", "Only lines of this event, such as state_transition or progress_update.", TEXT),
+    Option("--level", "Only lines with this level.", uppercase_choice(*LEVELS)),
+    Option("--event", "Only lines with this event, such as state_transition or progress_update.", TEXT),
     Option("--since", "Only lines since this time; 10m means 10 minutes ago.", PAST_TIME),
     Option("--limit", "Maximum number of lines, from the end [default: 100].", NUMBER, short="-n"),
 )
-_LOGS_HELP = "The log has the state changes of the task and the lines of its agents. --json prints one object per line."
+_LOGS_HELP = "The log has the state changes of the task and lines from its agents. --json prints one object per line."
 
 
 def logs(context: Context) -> int:
@@ -112,15 +112,15 @@ class _TaskLog:
 
 def format_line(line: Document, styler: TextStyler) -> str:
     """Format one line, and below it the stack trace, indented."""
-    before, after, details = line.get("previousStatus"), line.get("newStatus"), line.get("details")
+    old_status, new_status, details = line.get("previousStatus"), line.get("newStatus"), line.get("details")
     level = cell(line.get("level"))
     parts = [
         cell(line.get("createdAt")),
         styler.color_by_status(level, pad(level, 8)),
         pad(cell(line.get("event")), 16),
     ]
-    if after is not None and after != before:
-        parts.append(cell(after) if before is None else f"{cell(before)} → {cell(after)}")
+    if new_status is not None and new_status != old_status:
+        parts.append(cell(new_status) if old_status is None else f"{cell(old_status)} → {cell(new_status)}")
     if line.get("message"):
         parts.append(cell(line["message"]))
     if details and line.get("event") not in _EVENTS_WITHOUT_DETAILS:

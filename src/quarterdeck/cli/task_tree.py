@@ -1,7 +1,7 @@
 """Draws a task with its dependencies and dependents. Pure: tasks and colors are arguments.
 
-A task that is reached by several paths has a line for each path. All but the first line are marked `(also above)`, and
-the tasks below it are drawn only once.
+A task that several paths lead to has a line for each path. The tasks below it are drawn only under its first line. The
+other lines are marked `(also above)`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TITLE_WIDTH = 60
 
 
 class Row(NamedTuple):
-    """A line: its branch, and a task id or a heading."""
+    """A line: the branch drawn before it, and a task id or a heading."""
 
     branch: str
     label: str
@@ -90,6 +90,6 @@ def _format_state(task: Document) -> str:
 
 
 def _listed_ids(task: Document, field: str, tasks: Mapping[str, Document]) -> list[str]:
-    """Return the listed tasks that are in the response. Tasks beyond the depth limit are not."""
+    """Return the ids in the field whose tasks are in the response. Tasks beyond the depth limit are missing."""
     ids = task.get(field)
     return [str(task_id) for task_id in ids if str(task_id) in tasks] if isinstance(ids, list) else []

@@ -22,7 +22,7 @@ def build_commands() -> tuple[Command, ...]:
         Command(("task", "progress"), "Report the progress of a task.", progress, id_argument, _PROGRESS_OPTIONS),
         Command(("task", "complete"), "Complete a task.", complete, id_argument, _COMPLETE_OPTIONS, _COMPLETE_HELP),
         Command(
-            ("task", "fail"), "Report that an attempt of a task failed.", fail, id_argument, _FAIL_OPTIONS, _FAIL_HELP
+            ("task", "fail"), "Report that an attempt at a task failed.", fail, id_argument, _FAIL_OPTIONS, _FAIL_HELP
         ),
         Command(
             ("task", "say"), "Add a line to the log of a task.", say, (*id_argument, _MESSAGE_ARGUMENT), _SAY_OPTIONS
@@ -38,7 +38,7 @@ def build_claim_command() -> Command:
     return Command(("agent", "claim"), "Claim tasks for an agent.", claim, id_argument, _CLAIM_OPTIONS, _CLAIM_HELP)
 
 
-_TOKEN_OPTION = Option("--attempt-token", "Token of the attempt [default: the bearer token's attempt].", TEXT)
+_TOKEN_OPTION = Option("--attempt-token", "Token of the attempt [default: the attempt of the bearer token].", TEXT)
 _PROGRESS_OPTIONS = (
     Option("--percent", "Progress, 0 to 100. It cannot decrease within an attempt.", NUMBER),
     Option("--step", "Current step.", TEXT),
@@ -60,7 +60,7 @@ _FAIL_HELP = "The task is retried after the backoff, unless --no-retry is given 
 _MESSAGE_ARGUMENT = Argument("message", "MESSAGE", TEXT)
 _SAY_OPTIONS = (
     Option("--level", "Log level [default: INFO].", uppercase_choice(*LEVELS)),
-    Option("--event", "Event of the line [default: log].", TEXT),
+    Option("--event", "Event name of the line [default: log].", TEXT),
     Option("--details", "JSON object with details.", JSON_OBJECT),
     _TOKEN_OPTION,
 )
@@ -68,10 +68,10 @@ _CLAIM_OPTIONS = (
     *input.claim_options(500),
     Option("--type", "Only tasks of this type; repeatable.", TEXT, many=True),
     Option("--capability", "Capability of the agent to use; repeatable [default: all].", TEXT, many=True),
-    Option("--claim-id", "Id of this claim. The same id returns the same tasks while they run.", TEXT),
+    Option("--claim-id", "Id of this claim. The same id returns the same tasks while they are running.", TEXT),
 )
-_CLAIM_HELP = """Each claimed task has an attempt token. Give it to `qd task progress`, `complete` and `fail`. The agent
-keeps its tasks while it sends heartbeats: `qd agent heartbeat`."""
+_CLAIM_HELP = """Each claimed task has an attempt token. Pass it to `qd task progress`, `complete` and `fail`. The agent
+keeps its tasks as long as it sends heartbeats: `qd agent heartbeat`."""
 
 
 def claim(context: Context) -> int:
@@ -143,7 +143,7 @@ def _send_report(context: Context, method: str, action: str, body: Document) -> 
 
 
 def format_state(task: Document) -> str:
-    """Format the status of a task, and when it is retried or can start."""
+    """Format the status of a task, and when it will be retried or can start."""
     task_id, status = cell(task.get("id")), cell(task.get("status"))
     available_at = parse_timestamp(task.get("availableAt"))
     if status in ("FAILED", "ABORTED") and task.get("isFinal") is not True and available_at is not None:

@@ -36,8 +36,8 @@ class Screen:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for number in (signal.SIGWINCH, *_STOP_SIGNALS):
-            signal.signal(number, signal.SIG_DFL)
+        for signal_number in (signal.SIGWINCH, *_STOP_SIGNALS):
+            signal.signal(signal_number, signal.SIG_DFL)
         self._leave()
 
     def wake(self) -> None:
@@ -48,7 +48,7 @@ class Screen:
             return  # the pipe is full, so `wait` returns anyway
 
     def wait(self, seconds: float) -> str:
-        """Wait for keys and return them. Returns an empty text after the timeout or after `wake`."""
+        """Wait for keys and return them. Returns an empty string after the timeout or after `wake`."""
         poll = select.poll()
         poll.register(self._stdin_fd, select.POLLIN)
         poll.register(self._wake_read_fd, select.POLLIN)
@@ -57,11 +57,11 @@ class Screen:
             os.read(self._wake_read_fd, 4096)
         if self._stdin_fd not in ready:
             return ""
-        # The end of the input means that the terminal is closed: quit.
+        # The end of the input means that the terminal was closed, so quit.
         return os.read(self._stdin_fd, 64).decode("ascii", "replace") or "q"
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows."""
+        """Return the number of columns and rows."""
         size = os.get_terminal_size(sys.stdout.fileno())
         return size.columns or 80, size.lines or 24
 
@@ -71,8 +71,8 @@ class Screen:
         sys.stdout.flush()
 
     def _enter(self) -> None:
-        for number in _STOP_SIGNALS:
-            signal.signal(number, self._on_stop_signal)
+        for signal_number in _STOP_SIGNALS:
+            signal.signal(signal_number, self._on_stop_signal)
         tty.setcbreak(self._stdin_fd)
         _write_unbuffered(_ENTER_SEQUENCE)
 
@@ -80,11 +80,11 @@ class Screen:
         _write_unbuffered(_LEAVE_SEQUENCE)
         termios.tcsetattr(self._stdin_fd, termios.TCSADRAIN, self._saved_attributes)
 
-    def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
-        """Restore the terminal, then let the signal take its default effect. After SIGTSTP, SIGCONT continues here."""
+    def _on_stop_signal(self, signal_number: int, frame: FrameType | None) -> None:
+        """Restore the terminal, then let the signal take its default effect. After SIGTSTP, resume here on SIGCONT."""
         self._leave()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        signal.signal(signal_number, signal.SIG_DFL)
+        os.kill(os.getpid(), signal_number)
         self._enter()
         self.wake()
 

@@ -1,4 +1,4 @@
-"""Time arguments: an ISO 8601 time, or a duration from now or before now."""
+"""Time arguments: an ISO 8601 time, or a duration before or after now."""
 
 from __future__ import annotations
 

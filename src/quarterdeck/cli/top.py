@@ -30,10 +30,10 @@ _TASK_EVENTS = ("created", "assigned", "started", "paused", "resumed", "complete
 _AGENT_EVENTS = ("registered", "changed", "degraded", "recovered", "stale", "revived", "terminated")
 EVENT_TYPES = ",".join([*(f"task.{kind}" for kind in _TASK_EVENTS), *(f"agent.{kind}" for kind in _AGENT_EVENTS)])
 _MIN_REFRESH_SECONDS, _MAX_REFRESH_SECONDS, _DRAW_SECONDS = 2.0, 10.0, 1.0
-"""Seconds between two loads after a change, between two loads without a change, and between two drawings."""
+"""The shortest and the longest time between two loads, and the time between two drawings."""
 _QUIT_KEYS = frozenset("qQ\x04")
 _PAGE_SIZE, _MAX_PAGES = 100, 5
-"""Limits of the pages that are loaded of a list. Pages are small, because tasks are returned with their input."""
+"""Items per page, and pages to load per list. Pages are small, because tasks are returned with their input."""
 _MAX_FLEETS = 8
 
 
@@ -45,7 +45,7 @@ def build_command_table() -> CommandTable:
     )
 
 
-_TOP_HELP = "Press q to quit. Rates are averages of the last 10 seconds. --once prints no rates."
+_TOP_HELP = "Press q to quit. Rates are averages over the last 10 seconds. --once prints no rates."
 
 
 def top(context: Context) -> int:
@@ -81,7 +81,7 @@ def _output_width() -> int:
 
 
 def load_snapshot(context: Context, server: ApiClient, previous: Snapshot | None = None) -> Snapshot:
-    """Load a snapshot. With `previous`, take the queues (many pages) and monitors (a request each) from it."""
+    """Load a snapshot. With `previous`, reuse its queues (many pages) and monitors (one request each)."""
     agents, has_more_agents = _load_pages(server, context.api_path("agents"), {})
     tasks_path = context.api_path("agent-tasks")
     running, has_more_running = _load_pages(server, tasks_path, {"status": "RUNNING"})
@@ -133,7 +133,7 @@ class _LiveView:
         self._warning: str | None = None
         self._error: Exception | None = None
         """The error that ended a thread. `run` raises it: a retry would not help."""
-        # Load before the screen is opened, so that an error here is reported as by any other command.
+        # Load before the screen is opened, so that an error is reported as in any other command.
         self._snapshot = load_snapshot(context, context.server())
 
     def run(self) -> None:
@@ -169,7 +169,7 @@ class _LiveView:
     def _count_events(self) -> None:
         stream = EventStream(
             self._context.find_running_server,
-            self._context.in_zone("events"),
+            self._context.zone_path("events"),
             {"types": EVENT_TYPES},
             self._set_warning,
             None,
@@ -191,7 +191,7 @@ class _LiveView:
             try:
                 server = server or self._context.find_running_server()
                 if server is None:
-                    self._warning = "The server does not respond."
+                    self._warning = "The server is not responding."
                     continue
                 is_queue_refresh_due = time.monotonic() - queues_loaded_at >= _MAX_REFRESH_SECONDS
                 self._snapshot = load_snapshot(self._context, server, None if is_queue_refresh_due else self._snapshot)

@@ -33,7 +33,7 @@ class Snapshot(NamedTuple):
 class Size(NamedTuple):
     columns: int
     rows: int | None
-    """None if the output has no limit."""
+    """None if the number of rows is not limited."""
 
 
 class Frame(NamedTuple):
@@ -44,12 +44,12 @@ class Frame(NamedTuple):
     now: float
     styler: TextStyler
     rates: EventRates | None = None
-    """None with --once: rates need some seconds of events."""
+    """None with --once: rates need a few seconds of events."""
     warning: str | None = None
 
 
 def draw(frame: Frame, size: Size) -> list[str]:
-    # Without a row limit the output is not a screen, so the clock is not aligned at the right edge.
+    # Without a row limit the output is not a screen, so the clock is not right-aligned.
     header = [_title_line(frame, 0 if size.rows is None else size.columns), _counts_line(frame)]
     if frame.rates is not None:
         header.append(_rates_line(frame.rates, frame.now, size.columns))
@@ -64,9 +64,9 @@ def draw(frame: Frame, size: Size) -> list[str]:
 
 
 def _style_heading(styler: TextStyler, line: str) -> str:
-    """Make the line bold if it is a heading, which has its first column in capitals."""
-    first = line.split("  ", 1)[0]
-    return styler.bold(line) if first.isupper() and len(first) > 1 else line
+    """Make the line bold if it is a heading. The first column of a heading is in capitals."""
+    first_column = line.split("  ", 1)[0]
+    return styler.bold(line) if first_column.isupper() and len(first_column) > 1 else line
 
 
 def _title_line(frame: Frame, columns: int) -> str:
@@ -101,8 +101,8 @@ def _format_count(count: int, has_more: bool) -> str:
 
 def _rates_line(rates: EventRates, now: float, columns: int) -> str:
     parts = [f"{rates.per_second(event_type, now):.1f} {label}/s" for event_type, label in RATE_LABELS]
-    failed = sum(rates.per_second(event_type, now) for event_type in FAILURE_EVENTS)
-    parts.append(f"{failed:.1f} failed/s")
+    failed_per_second = sum(rates.per_second(event_type, now) for event_type in FAILURE_EVENTS)
+    parts.append(f"{failed_per_second:.1f} failed/s")
     line = _GAP.join(parts)
     spark = sparkline(rates.history("task.completed", now), columns - len(line) - len(_GAP))
     return f"{line}{_GAP}{spark}".rstrip()
@@ -143,10 +143,11 @@ def _queue_lines(frame: Frame) -> list[str]:
         queues.setdefault(cell(task.get("taskType")), []).append(task)
     rows = []
     for task_type, tasks in sorted(queues.items(), key=lambda queue: -len(queue[1])):
-        oldest = min(parse_timestamp(task.get("createdAt")) or frame.now for task in tasks)
-        with_dependencies = sum(1 for task in tasks if task.get("dependsOn"))
+        oldest_created_at = min(parse_timestamp(task.get("createdAt")) or frame.now for task in tasks)
+        with_dependencies_count = sum(1 for task in tasks if task.get("dependsOn"))
         suffix = "+" if frame.snapshot.has_more_pending else ""
-        rows.append((task_type, f"{len(tasks)}{suffix}", format_duration(frame.now - oldest), str(with_dependencies)))
+        age = format_duration(frame.now - oldest_created_at)
+        rows.append((task_type, f"{len(tasks)}{suffix}", age, str(with_dependencies_count)))
     return _align_columns(("QUEUE", "PENDING", "OLDEST", "WITH DEPENDENCIES"), rows)
 
 
@@ -193,7 +194,7 @@ def _align_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
 HISTORY_SECONDS = 60
 """How many seconds of counts are stored."""
 RATE_WINDOW_SECONDS = 10
-"""A rate is the average of this many seconds. A shorter window would make it jump, a longer one would make it lag."""
+"""A rate is the average of this many seconds. A shorter window would make it jump; a longer one would make it lag."""
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -206,15 +207,15 @@ class EventRates:
         second = int(now)
         counts = self._counts.setdefault(event_type, {})
         if second not in counts and len(counts) > HISTORY_SECONDS:
-            for old in [recorded for recorded in counts if recorded < second - HISTORY_SECONDS]:
-                del counts[old]
+            for old_second in [recorded for recorded in counts if recorded < second - HISTORY_SECONDS]:
+                del counts[old_second]
         counts[second] = counts.get(second, 0) + 1
 
     def per_second(self, event_type: str, now: float) -> float:
         """Return the rate over full seconds only: the current second is incomplete and would lower it."""
-        last = int(now)
+        current_second = int(now)
         # After 3 seconds of counting, average over 3 seconds, not 10.
-        seconds = max(min(RATE_WINDOW_SECONDS, last - self._started_at), 1)
+        seconds = max(min(RATE_WINDOW_SECONDS, current_second - self._started_at), 1)
         return sum(self.history(event_type, now)[-seconds:]) / seconds
 
     def history(self, event_type: str, now: float) -> list[int]:
@@ -223,7 +224,7 @@ class EventRates:
 
 
 def sparkline(counts: list[int], columns: int) -> str:
-    """Draw one bar per second for the last `columns` seconds, relative to the highest of them."""
+    """Draw one bar per second for the last `columns` seconds, scaled to the highest count among them."""
     visible = counts[-columns:] if columns > 0 else []
     maximum = max(visible, default=0)
     if maximum == 0:

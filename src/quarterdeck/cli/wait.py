@@ -38,7 +38,7 @@ class _TaskWatch:
 
     def run(self) -> None:
         messages = self._open_stream()
-        # Load after opening the stream: it then delivers every change that the load does not see.
+        # Load after opening the stream: the stream then delivers every change that happens after the load.
         self._load_tasks(self._ids)
         while self._unfinished:
             try:
@@ -51,7 +51,7 @@ class _TaskWatch:
         context = self._context
         types = ",".join(f"task.{event}" for event in (*TASK_PROGRESS_EVENTS, *TASK_END_EVENTS))
         query = {"types": types, "subject": self._ids[0] if len(self._ids) == 1 else None}
-        stream = EventStream(context.find_running_server, context.in_zone("events"), query, self._note, None)
+        stream = EventStream(context.find_running_server, context.zone_path("events"), query, self._note, None)
         timeout = context.server_location.timeout
         stream.deadline = None if timeout is None else time.monotonic() + timeout
         return stream.messages(context.server())
@@ -74,7 +74,7 @@ class _TaskWatch:
         self.bars.show(self.tasks)
 
     def _load_tasks(self, ids: Sequence[str]) -> None:
-        # Use another connection: the stream is open on the first one.
+        # Use a separate connection: the first one carries the stream.
         server = self._context.server()
         for task_id in ids:
             task = server.get(self._context.api_path("agent-tasks", task_id))
@@ -104,8 +104,8 @@ INVOCATION_END_STATES = ("succeeded", "failed", "timed_out", "canceled", "dead")
 def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Document:
     """Wait until the invocation has ended, and return it.
 
-    Loads the invocation first. Then reads its events from the start of the log, so that an end between the load and the
-    opening of the stream is not missed.
+    Loads the invocation first. If it has not ended, reads its events from the start of the log: the invocation may end
+    before the stream is open.
     """
     server, timeout = context.server(), context.server_location.timeout
     invocation = server.get(path)
@@ -114,7 +114,7 @@ def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Docu
     types = ",".join(f"invocation.{state}" for state in INVOCATION_END_STATES)
     stream = EventStream(
         lambda: connect_running_server(context.server_location, context.environ),
-        context.in_zone("events"),
+        context.zone_path("events"),
         {"after": 0, "types": types, "subject": invocation_id},
         context.note,
         None,
@@ -126,5 +126,5 @@ def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Docu
         raise TimedOut(
             "wait_timeout", f"Invocation {invocation_id} has not ended within {timeout:g} s.", id=invocation_id
         ) from None
-    # Use another connection: the stream is open on the first one.
+    # Use a separate connection: the first one carries the stream.
     return context.server().get(path)

@@ -47,13 +47,13 @@ def build_command_table() -> CommandTable:
             ),
             Command(
                 ("webhook", "replay"),
-                "Send a delivery again, or all failed ones.",
+                "Send one delivery again, or all failed deliveries.",
                 replay,
                 (id_argument, delivery_argument),
                 _REPLAY_OPTIONS,
             ),
         ),
-        {"webhook": "Manage webhooks: URLs that get events of tasks and agents."},
+        {"webhook": "Manage webhooks: URLs that receive task and agent events."},
     )
 
 
@@ -63,7 +63,7 @@ _WEBHOOK_OPTIONS = (
 )
 _ADD_OPTIONS = (*_WEBHOOK_OPTIONS, Option("--key", "Idempotency key: the same key returns the same webhook.", TEXT))
 _ADD_HELP = """Types are task.status_changed, alert, the types of the event log (task.created, agent.stale, …), and *
-for all events of tasks and agents. The secret that signs deliveries is printed once and cannot be shown again."""
+for all task and agent events. The secret that signs deliveries is printed once and cannot be shown again."""
 _SET_OPTIONS = (
     Option("--to", "New URL.", TEXT),
     *_WEBHOOK_OPTIONS,
@@ -133,12 +133,12 @@ def deliveries(context: Context) -> int:
 def replay(context: Context) -> int:
     requested_id, all_failed = context.text("delivery"), context.flag("failed")
     if (requested_id is None) != all_failed:
-        raise UsageError("usage", "Give the id of one DELIVERY, or --failed for all failed ones.")
+        raise UsageError("usage", "Give the id of one DELIVERY, or --failed for all failed deliveries.")
     server, replayed = context.server(), []
     if requested_id is not None:
         ids: list[object] = [requested_id]
     else:
-        # Load all ids first: a replayed delivery is no longer in the list of failed ones, which would shift the pages.
+        # Load all ids first: a replayed delivery leaves the list of failed deliveries, which would shift the pages.
         pages = server.pages(_path(context, "deliveries"), {"status": "failed", "limit": 500})
         ids = [delivery.get("id") for page in pages for delivery in page_items(page)]
     for delivery_id in ids:

@@ -22,7 +22,7 @@ def build_command_table() -> CommandTable:
         (Argument("target", "ZONE", ID),),
         (Argument("target", "ZONE", ID, required=False),),
     )
-    limit_option = Option("--set", "Limit to set; NAME=default removes it; repeatable.", LIMIT, many=True)
+    limit_option = Option("--set", "Limit to set; repeatable. NAME=default resets the limit.", LIMIT, many=True)
     name_option = Option("--name", "Display name.", TEXT)
     return CommandTable(
         (
@@ -51,7 +51,7 @@ def build_command_table() -> CommandTable:
                 ("zone", "delete"), "Delete a zone permanently.", delete, zone_argument, _DELETE_OPTIONS, _CONFIRM_HELP
             ),
         ),
-        {"zone": "Manage zones, the tenants. Everything belongs to exactly one zone."},
+        {"zone": "Manage zones, which are tenants. Every object belongs to exactly one zone."},
     )
 
 
@@ -83,7 +83,7 @@ def create(context: Context) -> int:
 
 
 def list_(context: Context) -> int:
-    # Load all pages: a user who looks for a zone must not mistake one page for the full list.
+    # Load all pages: a user who is looking for a zone must not mistake one page for the full list.
     items: list[object] = []
     for page in context.server().pages("/zones", {"limit": _PAGE_SIZE}):
         items += page_items(page)
@@ -167,7 +167,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _target_zone(context: Context) -> str:
-    """Return the zone of the argument, or else the zone of --zone."""
+    """Return the zone from the argument or, if it is not given, the zone of the context."""
     return context.text("target") or context.zone
 
 

@@ -26,14 +26,14 @@ class ApiResponse(NamedTuple):
 
 
 class ApiClient:
-    def __init__(self, address: Address, token: str | None, timeout: float, trace: str | None = None) -> None:
+    def __init__(self, address: Address, token: str | None, timeout_seconds: float, trace: str | None = None) -> None:
         self.address = address
-        self.connection = Connection(address, timeout)
+        self.connection = Connection(address, timeout_seconds)
         self.token = token
         """A bearer token or an API key. API keys start with `qd_`, which no JWT does."""
         self.trace = trace
         self.zone: str | None = None
-        """The zone for routes whose path names none. If None, the server uses the zone of the token."""
+        """The zone for routes whose path does not contain one. If None, the server uses the token's zone."""
 
     def get(self, path: str, query: Query | None = None) -> Document:
         return self.call("GET", path, query=query).document
@@ -47,9 +47,9 @@ class ApiClient:
         body: Document | None = None,
         key: str | None = None,
     ) -> ApiResponse:
-        """Make one authenticated call. `key` is its idempotency key.
+        """Make one authenticated call. `key` is the idempotency key.
 
-        A status of 300 or more is raised as a `Problem`.
+        Raises a `Problem` if the status is 300 or more.
         """
         headers = self._auth_headers()
         if key is not None:
@@ -62,7 +62,7 @@ class ApiClient:
     def send(
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: Document | None = None
     ) -> Response:
-        """Send a request with the given headers. Adds no token, and returns the response whatever its status is."""
+        """Send a request with these headers. Adds no token, and returns the response whatever its status."""
         all_headers = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
         if self.trace is not None:
             all_headers["Traceparent"] = self.trace
@@ -77,7 +77,7 @@ class ApiClient:
     def stream(
         self, path: str, query: Query, headers: Mapping[str, str], wait_readable: WaitReadable
     ) -> Iterator[bytes]:
-        """Open an event stream. Returns an iterator over the chunks of the body, which yields them as they arrive."""
+        """Open an event stream. Returns an iterator that yields the chunks of the body as they arrive."""
         all_headers = {"Accept": "text/event-stream", "User-Agent": "qd", **self._auth_headers(), **headers}
         response, chunks = self.connection.open_stream(
             Request("GET", with_query(path, query), all_headers), wait_readable
@@ -90,7 +90,7 @@ class ApiClient:
 
     def _auth_headers(self) -> dict[str, str]:
         if self.token is None:
-            raise Unauthenticated("missing_token", f"No token for {self.address}. Give one with --token or QD_TOKEN.")
+            raise Unauthenticated("missing_token", f"No token for {self.address}. Set one with --token or QD_TOKEN.")
         is_key = self.token.startswith("qd_")
         return {"X-API-Key": self.token} if is_key else {"Authorization": f"Bearer {self.token}"}
 
@@ -107,12 +107,12 @@ class ApiClient:
 
 
 def next_cursor(page: Document) -> object:
-    """The cursor of the next page. Some routes call it `nextCursor`, others `next_cursor`. No page has both."""
+    """The cursor for the next page. Some routes name the field `nextCursor`, others `next_cursor`."""
     return page.get("nextCursor", page.get("next_cursor"))
 
 
 def build_path(*segments: str) -> str:
-    """Build a path such as `/zones/z/agents/a`. Segments are escaped, so that an id cannot select another route."""
+    """Build a path such as `/zones/z/agents/a`. Escapes segments, so that an id cannot change the route."""
     return "".join(f"/{_escape(segment)}" for segment in segments)
 
 
@@ -126,7 +126,7 @@ def with_query(path: str, query: Query | None) -> str:
 
 
 def _escape(text: str) -> str:
-    # A dot needs no escape, but some proxies resolve the segments `.` and `..`.
+    # A dot normally needs no escaping, but some proxies resolve the segments `.` and `..`.
     if text in (".", ".."):
         return text.replace(".", "%2E")
     data = text.encode("utf-8", "surrogateescape")
@@ -146,6 +146,6 @@ def _decode(response: Response) -> Document:
 
 
 def page_items(page: Document, field: str = "items") -> list[Document]:
-    """The objects of a list in a document. Items that are not JSON objects are left out."""
+    """The objects in a list field of a page. Items that are not JSON objects are left out."""
     items = page.get(field)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

@@ -1,9 +1,9 @@
-"""Starts the server of a data directory if none runs.
+"""Starts a data directory's server if none is running.
 
-The process that starts the server holds `start.lock`. Others wait for that lock and then find the server, so concurrent
-commands start one server. The server inherits the write end of a pipe (`--ready-fd`) and writes the line `ready URL`
-when it accepts requests. If the pipe closes without that line, the start failed and the server's log ends with the
-reason.
+The process that starts the server holds `start.lock`. Other processes wait for that lock and then find the server, so
+concurrent commands start only one. The server inherits the write end of a pipe (`--ready-fd`) and writes the line
+`ready URL` once it accepts requests. If the pipe closes without that line, the start failed, and the server's log ends
+with the reason.
 """
 
 # No `pathlib`: see client/data_dir.py.
@@ -32,7 +32,7 @@ _CLIENT_VARIABLES = ("QD_TOKEN", "QD_URL", "QD_ZONE")
 
 
 FindRunning = Callable[[], ApiClient | None]
-"""Returns a client that is connected to the directory's server, or None if the server accepts no connection now."""
+"""Returns a client that is connected to the directory's server, or None if it is not accepting connections."""
 
 
 class ServerStartFailed(Fault):
@@ -43,19 +43,19 @@ class ServerStartFailed(Fault):
 
 
 def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running: FindRunning) -> ApiClient | None:
-    """Connect to the server of this directory, and start it if it does not run.
+    """Connect to the directory's server. Starts it if it is not running.
 
-    Returns None if the started server became ready but then accepted no connection.
+    Returns None if the new server became ready but then accepted no connection.
     """
     os.makedirs(data_dir.path, mode=0o700, exist_ok=True)
     try:
         with file_locks.lock_exclusive(data_dir.start_lock_path, READY_TIMEOUT_SECONDS):
             # The previous holder of the lock may have started the server, or a user may be starting one by hand.
-            found = find_running() or wait_for_lock_holder(data_dir, find_running)
-            if found is not None:
-                return found
+            server = find_running() or wait_for_lock_holder(data_dir, find_running)
+            if server is not None:
+                return server
             _refuse_postgresql(data_dir)
-            _start(data_dir, report)
+            _start_server(data_dir, report)
             return find_running()
     except TimeoutError:
         raise TimedOut(
@@ -65,19 +65,20 @@ def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running
 
 
 def wait_for_lock_holder(data_dir: DataDir, find_running: FindRunning) -> ApiClient | None:
-    """Connect to the server that holds `server.lock`, and wait while it starts or drains. None when it has exited.
+    """Connect to the server that holds `server.lock`, waiting while it starts or drains. None once it has exited.
 
-    This polls, because only the process that started a server has the pipe that reports its readiness.
+    This polls, because only the process that started the server can read the pipe that reports readiness.
     """
     deadline = time.monotonic() + READY_TIMEOUT_SECONDS
     while data_dir.has_running_server():
-        found = find_running()
-        if found is not None:
-            return found
+        server = find_running()
+        if server is not None:
+            return server
         if time.monotonic() > deadline:
             raise TimedOut(
                 "server_silent",
-                f"A server holds {data_dir.path} but did not answer for {READY_TIMEOUT_SECONDS:g} s. See `qd status`.",
+                f"The server of {data_dir.path} is running but has accepted no connection for "
+                f"{READY_TIMEOUT_SECONDS:g} s. See `qd status`.",
             )
         time.sleep(0.05)
     return None
@@ -88,15 +89,16 @@ def _refuse_postgresql(data_dir: DataDir) -> None:
     if record is not None and record.database == "postgresql":
         raise Unreachable(
             "server_not_running",
-            f"No server runs for {data_dir.path}. A server on PostgreSQL is not started automatically: run `qd up`.",
+            f"No server is running for {data_dir.path}. A server that uses PostgreSQL is not started automatically: "
+            "run `qd up`.",
         )
 
 
-def _start(data_dir: DataDir, report: Callable[[str], None]) -> None:
-    report(f"no server runs for {data_dir.path}: starting one (log: {data_dir.log_path}; `qd stop` stops it)")
+def _start_server(data_dir: DataDir, report: Callable[[str], None]) -> None:
+    report(f"no server is running for {data_dir.path}: starting one (log: {data_dir.log_path}; `qd stop` stops it)")
     read_fd, write_fd = os.pipe()
     try:
-        log_offset = _spawn(data_dir, write_fd)
+        log_offset = _spawn_server(data_dir, write_fd)
         line = _read_line(read_fd, READY_TIMEOUT_SECONDS)
     finally:
         os.close(read_fd)
@@ -108,9 +110,9 @@ def _start(data_dir: DataDir, report: Callable[[str], None]) -> None:
         raise ServerStartFailed("server_not_started", _start_failure_text(data_dir, log_offset), log=data_dir.log_path)
 
 
-def _spawn(data_dir: DataDir, write_fd: int) -> int:
+def _spawn_server(data_dir: DataDir, write_fd: int) -> int:
     """Start the server in its own process session. Returns the size of its log before the start."""
-    import subprocess  # takes 8 ms, and a command that finds its server does not need it
+    import subprocess  # takes 8 ms, and is not needed if the server is already running
 
     # -P: a directory named quarterdeck in the working directory must not be imported instead of the package.
     command = [sys.executable, "-P", "-m", "quarterdeck", "up", "--data", data_dir.path, "--port", "0"]
@@ -121,7 +123,7 @@ def _spawn(data_dir: DataDir, write_fd: int) -> int:
         log_fd = os.open(data_dir.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             log_offset = os.fstat(log_fd).st_size
-            # Run in the data directory: a server must not keep the working directory of the first command in use.
+            # Run in the data directory, so that the server does not keep the command's working directory in use.
             child = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
                 command,
                 stdin=subprocess.DEVNULL,
@@ -136,15 +138,15 @@ def _spawn(data_dir: DataDir, write_fd: int) -> int:
             os.close(log_fd)
     finally:
         os.close(write_fd)
-    # The server outlives this process on purpose. With a return code set, Popen does not warn that it still runs.
+    # The server outlives this process on purpose. With a return code set, Popen does not warn that it is still running.
     child.returncode = 0
     return log_offset
 
 
 def _server_environ(data_dir: DataDir) -> dict[str, str]:
-    """The environment of the server. Sets the log level to `warning`, unless the user has set another.
+    """The environment for the server. Sets the log level to `warning`, unless the user has set a level.
 
-    A line for every request would fill the disk, because the log is rotated only at a start.
+    A line for every request would fill the disk, because the log is rotated only when a server starts.
     """
     environ = {name: value for name, value in os.environ.items() if name not in _CLIENT_VARIABLES}
     if "QD_LOG_LEVEL" not in environ and not _settings_file_sets(data_dir, "log_level"):
@@ -164,9 +166,9 @@ def _settings_file_sets(data_dir: DataDir, key: str) -> bool:
 
 
 def _rotate_log(log_path: str) -> None:
-    """Rename a log over 16 MiB and keep one old log.
+    """Rename a log that is larger than 16 MiB. Only one old log is kept.
 
-    This runs only at a start. During a run nothing but the log level limits the size (see `_server_environ`).
+    This runs only before a server starts. After that, only the log level limits the size (see `_server_environ`).
     """
     try:
         if os.stat(log_path).st_size > _LOG_MAX_BYTES:
@@ -175,9 +177,9 @@ def _rotate_log(log_path: str) -> None:
         pass
 
 
-def _read_line(read_fd: int, seconds: float) -> str | None:
-    """Read the first line from the pipe. Returns what has arrived if the pipe closes, and None after a time-out."""
-    deadline = time.monotonic() + seconds
+def _read_line(read_fd: int, timeout_seconds: float) -> str | None:
+    """Read the first line from the pipe. Returns a partial line if the pipe closes, and None after a time-out."""
+    deadline = time.monotonic() + timeout_seconds
     data = b""
     poll = select.poll()
     poll.register(read_fd, select.POLLIN)
@@ -192,7 +194,7 @@ def _read_line(read_fd: int, seconds: float) -> str | None:
 
 
 def _start_failure_text(data_dir: DataDir, log_offset: int) -> str:
-    """The error text, with the last lines that this start wrote to the log."""
+    """The error text, with the last lines that the new server wrote to the log."""
     descriptor = os.open(data_dir.log_path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from quarterdeck.client import file_locks
 
-_FILE_MAX = 64 * 1024
+_FILE_BYTES_MAX = 64 * 1024
 
 
 class ServerRecord(NamedTuple):
@@ -29,8 +29,8 @@ class ServerRecord(NamedTuple):
     version: str
     started_at: str
 
-    def is_alive(self) -> bool:
-        """Whether a process with this pid exists. It may be another program, so only the lock is proof."""
+    def pid_exists(self) -> bool:
+        """Whether a process with this pid exists. It may be a different program, so only the lock is proof."""
         try:
             os.kill(self.pid, 0)
         except PermissionError:
@@ -48,7 +48,10 @@ class DataDir:
         self.log_path = f"{path}/server.log"
 
     def read_record(self) -> ServerRecord | None:
-        """None if there is no file or it is not a JSON object. A field that is missing or of a wrong type is empty."""
+        """Read `server.json`. None if it does not exist or is not a JSON object.
+
+        A field that is missing or has the wrong type is empty.
+        """
         try:
             document: object = json.loads(_read_file(f"{self.path}/server.json"))
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -56,8 +59,8 @@ class DataDir:
         if not isinstance(document, dict):
             return None
         pid = document.get("pid")
-        texts = [document.get(name) for name in ("url", "socket", "database", "version", "started_at")]
-        url, socket, database, version, started_at = (text if isinstance(text, str) else "" for text in texts)
+        values = [document.get(name) for name in ("url", "socket", "database", "version", "started_at")]
+        url, socket, database, version, started_at = (value if isinstance(value, str) else "" for value in values)
         return ServerRecord(pid if isinstance(pid, int) else 0, url, socket, database, version, started_at)
 
     def read_admin_token(self) -> str | None:
@@ -67,7 +70,7 @@ class DataDir:
             return None
 
     def has_running_server(self) -> bool:
-        """Whether a server runs on this directory, that is, holds the flock on `server.lock`."""
+        """Whether a server is running on this directory: it holds the flock on `server.lock`."""
         return file_locks.is_held(self.server_lock_path)
 
 
@@ -90,10 +93,10 @@ def resolve_data_path(data: str | None, environ: Mapping[str, str]) -> str:
 
 
 def socket_path(data_dir: DataDir, environ: Mapping[str, str]) -> str:
-    """The path of the unix socket on which the server of a data directory listens.
+    """The path of the unix socket that a data directory's server listens on.
 
-    It is in the runtime directory, not in the data directory: a socket path is limited to 108 bytes (104 on macOS),
-    and the path of a data directory may be longer.
+    The socket is in the runtime directory, not in the data directory: a socket path is limited to 108 bytes (104 on
+    macOS), and the path of a data directory may be longer.
     """
     from hashlib import sha256
     from tempfile import gettempdir
@@ -108,6 +111,6 @@ def socket_path(data_dir: DataDir, environ: Mapping[str, str]) -> str:
 def _read_file(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, _FILE_MAX)
+        return os.read(descriptor, _FILE_BYTES_MAX)
     finally:
         os.close(descriptor)

@@ -30,7 +30,7 @@ class UntrustedServer(Unreachable):
 
 
 class ServerLocation(NamedTuple):
-    """How the caller describes the server. None means not given."""
+    """What the caller specifies about the server. None means not specified."""
 
     data: str | None = None
     url: str | None = None
@@ -41,12 +41,12 @@ class ServerLocation(NamedTuple):
         return resolve_data_dir(self.data, environ)
 
     def explicit_url(self, environ: Mapping[str, str]) -> str | None:
-        """The URL from the caller or QD_URL. If there is one, the data directory is not used."""
+        """The URL from the caller or QD_URL. If there is one, the data directory's server is not used."""
         return self.url or environ.get("QD_URL") or None
 
 
 def connect_server(location: ServerLocation, environ: Mapping[str, str], report: Callable[[str], None]) -> ApiClient:
-    """Connect to the server. Starts the data directory's server if it does not run, unless it uses PostgreSQL.
+    """Connect to the server. Starts the data directory's server if it is not running, unless it uses PostgreSQL.
 
     If a URL is given, returns a client for it without connecting.
     """
@@ -54,16 +54,17 @@ def connect_server(location: ServerLocation, environ: Mapping[str, str], report:
     if url is not None:
         return client_for_url(location, environ, url)
     data_dir = location.data_dir(environ)
-    found = connect_data_dir(location, environ, data_dir)
-    if found is None:
-        found = _start_and_connect(location, environ, data_dir, report)
-    return found
+    server = connect_data_dir(location, environ, data_dir)
+    if server is None:
+        server = _start_and_connect(location, environ, data_dir, report)
+    return server
 
 
 def connect_running_server(location: ServerLocation, environ: Mapping[str, str]) -> ApiClient | None:
-    """Connect to the server, or return None if it does not run. It may have been stopped on purpose: do not start it.
+    """Connect to the server, or return None if it is not running.
 
-    If a URL is given, returns a client for it without connecting.
+    Does not start a server, because it may have been stopped on purpose. If a URL is given, returns a client for it
+    without connecting.
     """
     url = location.explicit_url(environ)
     return (
@@ -74,13 +75,13 @@ def connect_running_server(location: ServerLocation, environ: Mapping[str, str])
 
 
 def client_for_url(location: ServerLocation, environ: Mapping[str, str], url: str) -> ApiClient:
-    """A client for the server at this URL. Does not connect."""
+    """Create a client for the server at this URL. Does not connect."""
     token = location.token or environ.get("QD_TOKEN") or _token_for_url(location, environ, url)
     return ApiClient(parse_address(url), token, location.timeout or DEFAULT_TIMEOUT_SECONDS, _trace_parent(environ))
 
 
 def connect_data_dir(location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir) -> ApiClient | None:
-    """Connect to the running server of a directory. None if nothing accepts a connection.
+    """Connect to a directory's running server. None if no process accepts a connection.
 
     Raises `UntrustedServer` if only an untrusted process accepts one: a server started now would most likely find its
     socket path taken by that process.
@@ -112,14 +113,14 @@ def require_trusted_server(connection: socket.socket, path: str, data_dir: DataD
     """Close the connection and raise `UntrustedServer` unless the listener belongs to this user, to the owner of the
     data directory or to root.
 
-    The caller would send a token next, usually an administrator's.
+    The caller sends a token next, usually an administrator's.
     """
     trusted_uids = (os.getuid(), os.stat(data_dir.path).st_uid, 0)
     uid = listener_uid(connection)
     if uid is not None:
-        reason = None if uid in trusted_uids else f"another user (uid {uid}) listens there now"
+        reason = None if uid in trusted_uids else f"another user (uid {uid}) is listening there"
     else:
-        # The system does not report the uid. Require instead that only a trusted user can create a socket there.
+        # The system does not report the uid. Require instead that only trusted users can create sockets there.
         directory = os.lstat(os.path.dirname(path))
         is_trusted = directory.st_uid in trusted_uids and not directory.st_mode & 0o022
         reason = None if is_trusted else "another user can create sockets in that directory"
@@ -128,7 +129,7 @@ def require_trusted_server(connection: socket.socket, path: str, data_dir: DataD
         raise UntrustedServer(
             "server_of_a_stranger",
             f"Nothing was sent to {path}, the socket of {data_dir.path}: {reason}. Set XDG_RUNTIME_DIR to a directory "
-            "of your own and start a server with `qd up`.",
+            "that you own, and start a server with `qd up`.",
         )
 
 
@@ -136,17 +137,17 @@ def _candidate_addresses(data_dir: DataDir, record: ServerRecord) -> Iterator[Ad
     """Yield the addresses to try, the socket first.
 
     The socket's name is derived from the directory, so a trusted user's process that listens there is this
-    directory's server. Another program may listen on the TCP port by now, so the token is sent to the port only while
-    a process holds `server.lock` and the recorded pid exists.
+    directory's server. A different program may be listening on the TCP port by now, so the port is used only while a
+    process holds `server.lock` and the recorded pid exists.
     """
     if record.socket:
         yield Address("unix", record.socket)
-    if record.url and record.is_alive() and data_dir.has_running_server():
+    if record.url and record.pid_exists() and data_dir.has_running_server():
         yield parse_address(record.url)
 
 
 def wait_for_server(location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir) -> ApiClient | None:
-    """Connect to the server of a directory, and wait while it starts. None if no process holds `server.lock`."""
+    """Connect to a directory's server, waiting while it starts. None if no process holds `server.lock`."""
     from quarterdeck.client import autostart
 
     return autostart.wait_for_lock_holder(data_dir, lambda: connect_data_dir(location, environ, data_dir))
@@ -161,13 +162,13 @@ def _start_and_connect(
     if server is None:
         raise Unreachable(
             "server_unreachable",
-            f"The server of {data_dir.path} was ready but does not answer. See {data_dir.log_path}.",
+            f"The server of {data_dir.path} started but accepts no connections. See {data_dir.log_path}.",
         )
     return server
 
 
 def _trace_parent(environ: Mapping[str, str]) -> str | None:
-    """The trace that TRACEPARENT names. None if it is not set or not valid."""
+    """The trace context in TRACEPARENT. None if it is not set or not valid."""
     traceparent = environ.get("TRACEPARENT")
     if not traceparent:
         return None
@@ -177,10 +178,9 @@ def _trace_parent(environ: Mapping[str, str]) -> str | None:
 
 
 def _token_for_url(location: ServerLocation, environ: Mapping[str, str], url: str) -> str | None:
-    """The directory's admin token, if `location` names the directory or the URL is that of the directory's server.
+    """The directory's admin token, if `location` names the directory or the URL belongs to the directory's server.
 
-    In other cases None: a URL in an environment variable alone must not make us send an administrator's token to
-    another server.
+    Otherwise None: a URL alone must not cause an administrator's token to be sent to a different server.
     """
     data_dir = location.data_dir(environ)
     record = data_dir.read_record()
@@ -204,11 +204,11 @@ class LocatedServer(NamedTuple):
     token: str | None
     trace: str | None
     check_peer: PeerCheck | None
-    """Raises if no token may be sent to the listening process. None if there is nothing to check."""
+    """Raises if the listening process must not receive a token. None if there is nothing to check."""
 
 
 def locate(location: ServerLocation, report: Callable[[str], None]) -> LocatedServer:
-    """Find the server. Starts one as `connect_server` does. Blocks."""
+    """Find the server. Starts it in the same cases as `connect_server`. Blocks."""
     if (url := location.explicit_url(os.environ)) is not None:
         return _to_located(client_for_url(location, os.environ, url), None)
     return _to_located(connect_server(location, os.environ, report), location.data_dir(os.environ))
@@ -218,8 +218,8 @@ def locate_running(location: ServerLocation) -> LocatedServer | None:
     """Find the server without starting it, as `connect_running_server` does. Blocks."""
     if location.explicit_url(os.environ) is not None:
         return locate(location, lambda _: None)
-    found = connect_running_server(location, os.environ)
-    return None if found is None else _to_located(found, location.data_dir(os.environ))
+    server = connect_running_server(location, os.environ)
+    return None if server is None else _to_located(server, location.data_dir(os.environ))
 
 
 def resolve_zone(zone: str | None) -> str:

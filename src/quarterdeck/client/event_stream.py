@@ -1,9 +1,8 @@
 """Follows a server's event stream (server-sent events) and reconnects when the connection is lost.
 
-A stream that ends, breaks or is silent for 90 s is opened again with exponential backoff and jitter. The new
-connection starts after the last event id, so no event is missed or repeated, unless the server no longer has that
-position: then it sends a `reset` event and all stored events. A refusal, such as an expired token or a missing zone, is
-raised and not retried.
+A stream that ends, breaks or is silent for 90 s is reopened with exponential backoff and jitter. The new connection
+starts after the last event id, so no event is missed or repeated. If the server no longer has that position, it sends a
+`reset` event and then all stored events. A refusal, for example of an expired token, is raised and not retried.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from quarterdeck.core.errors import Fault, Problem
 STREAM_TIMEOUT_SECONDS = 90.0
 """The server writes to every stream at least once a minute. After this much silence the connection is considered dead,
 even if TCP has not noticed."""
-LINE_MAX = 64 * 1024 * 1024
+LINE_BYTES_MAX = 64 * 1024 * 1024
 DEFAULT_RETRY_MS = 1_000
 RETRY_MAX_MS = 15_000
 
@@ -56,10 +55,10 @@ class SseParser:
         self._partial_line, self._fields = b"", {}
 
     def feed(self, data: bytes) -> Iterator[SseMessage | None]:
-        """Yield complete messages, and None for a keep-alive without data."""
+        """Yield complete messages. Yields None for a message without data, such as a keep-alive."""
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
-        if len(self._partial_line) > LINE_MAX:
-            raise Lost("garbled_answer", f"Malformed response: a line is longer than {LINE_MAX} bytes.")
+        if len(self._partial_line) > LINE_BYTES_MAX:
+            raise Lost("garbled_answer", f"Malformed response: a line is longer than {LINE_BYTES_MAX} bytes.")
         for line in lines:
             if line.startswith(b":"):
                 continue
@@ -101,17 +100,17 @@ class EventStream:
         self._query = query
         self._report = report
         self._output_fd = output_fd
-        """The descriptor that the caller prints to. `OutputClosed` is raised when the other end of it is closed."""
+        """The descriptor that the caller prints to. `OutputClosed` is raised when its other end is closed."""
         self.deadline: float | None = None
-        """When to stop, on the monotonic clock. Then `DeadlineReached` is raised."""
+        """A time on the monotonic clock. `DeadlineReached` is raised when it has passed."""
         self._parser = SseParser()
         self._failures = 0
 
     def messages(self, server: ApiClient) -> Iterator[SseMessage]:
-        """Return an iterator over all messages that match the query, from its start position on.
+        """Return an iterator over all messages that match the query, from the query's start position on.
 
-        This call opens the first connection and raises if that fails. So a caller that reads the current state after
-        this call misses no later event.
+        This call opens the first connection and raises if that fails, so a caller that reads the current state
+        afterwards misses no event.
         """
         return self._read_forever(self._open_stream(server))
 
@@ -143,7 +142,7 @@ class EventStream:
             except (Unreachable, Lost, TimedOut):
                 continue
             except Problem as problem:
-                # A fault of the server may be temporary. A refusal is not.
+                # A server fault may be temporary. A refusal is not.
                 if not isinstance(problem, Fault):
                     raise
 
@@ -189,7 +188,7 @@ class EventStream:
         if output_events & (select.POLLERR | select.POLLHUP):
             raise OutputClosed
         if output_events:
-            # Some systems cannot poll a terminal. Then only a failed write shows that it was closed.
+            # Some systems cannot poll a terminal. There, only a failed write shows that it was closed.
             self._output_fd = None
             return bool(ready) or self._wait(connection, max(0.0, deadline - time.monotonic()))
         return bool(ready)

@@ -1,7 +1,7 @@
-"""Functions that check and take flocks. The kernel releases an flock when its process exits, so it is never stale.
+"""Functions that check and acquire flocks. The kernel releases an flock when its process exits, so it is never stale.
 
-`is_held` and `wait_until_free` take a shared lock for an instant, and an attempt at an exclusive lock fails during that
-instant. So a server that finds its lock taken tries again before it concludes that another server runs.
+`is_held` and `wait_until_free` hold a shared lock for an instant, during which an exclusive lock cannot be acquired. So
+a server that finds its lock taken tries again before it concludes that another server is running.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import FrameType
 
 
 def is_held(path: str) -> bool:
-    """Whether a process holds the lock exclusively now."""
+    """Whether a process holds the lock exclusively."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -30,14 +30,14 @@ def is_held(path: str) -> bool:
     return False
 
 
-def wait_until_free(path: str, seconds: float) -> bool:
+def wait_until_free(path: str, timeout_seconds: float) -> bool:
     """Block until no process holds the lock exclusively. False after a time-out."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     try:
-        with _time_limit(seconds):
+        with _time_limit(timeout_seconds):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
     except _AlarmExpired:
         return False
@@ -47,30 +47,30 @@ def wait_until_free(path: str, seconds: float) -> bool:
 
 
 @contextmanager
-def lock_exclusive(path: str, seconds: float) -> Iterator[None]:
-    """Hold the lock during the `with` block. Raises TimeoutError if it is not free in time."""
+def lock_exclusive(path: str, timeout_seconds: float) -> Iterator[None]:
+    """Hold the lock during the `with` block. Raises TimeoutError if it does not become free in time."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            with _time_limit(seconds):
+            with _time_limit(timeout_seconds):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         except _AlarmExpired:
-            raise TimeoutError(f"another process held {path} for {seconds:g} s") from None
+            raise TimeoutError(f"another process held {path} for {timeout_seconds:g} s") from None
         yield
     finally:
         os.close(descriptor)
 
 
 class _AlarmExpired(Exception):
-    """Raised by `_time_limit`. A class of its own, so that no other time-out is mistaken for it."""
+    """Raised by `_time_limit`. A separate class, so that no other time-out is mistaken for it."""
 
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise `_AlarmExpired` in the `with` block after `seconds`, also during a blocking system call.
+    """Raise `_AlarmExpired` in the `with` block after `seconds`, even during a blocking system call.
 
     flock has no time-out, and polling it would be slower and use more CPU. This works in the main thread only, like
-    all signal handlers in Python. A timer that was set before is restored.
+    all signal handlers in Python. A timer that was already set is restored afterwards.
     """
     has_fired = False
 
@@ -82,7 +82,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
     started_at = time.monotonic()
     handler = signal.signal(signal.SIGALRM, on_alarm)
-    # The alarm repeats every 50 ms: one that arrives just before the system call does not interrupt it, the next does.
+    # The alarm repeats every 50 ms: if one arrives just before the system call starts, the next one interrupts it.
     remaining, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), 0.05)
     try:
         yield

@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator
 from quarterdeck.client.http_parser import ResponseParser
 from quarterdeck.client.http_types import Address, Lost, Response, TimedOut, error_text
 
-BUFFER_MAX = 1024 * 1024
-"""Bytes buffered for a stream whose consumer is slower than the server. Above this, reading from the socket pauses."""
+BUFFER_BYTES_MAX = 1024 * 1024
+"""How much of a stream is buffered if its consumer is slower than the server. Then reading from the socket pauses."""
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -28,7 +28,7 @@ class AsyncConnection(asyncio.Protocol):
         self._data_arrived: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._is_closed = False
-        self._paused = False
+        self._is_paused = False
 
     @property
     def is_open(self) -> bool:
@@ -36,7 +36,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def has_response_data(self) -> bool:
-        """Whether a part of the current response has arrived."""
+        """Whether any part of the current response has arrived."""
         return self._parser is not None and self._parser.has_data
 
     # -- called by the event loop ----------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class AsyncConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         parser = self._parser
         if parser is None:
-            # No request is in flight. The connection cannot be reused after such data, such as a proxy's last message.
+            # No request is in flight, so the data is unexpected: for example, a proxy's error before it disconnects.
             self.close()
             return
         try:
@@ -56,18 +56,19 @@ class AsyncConnection(asyncio.Protocol):
         except Lost as error:
             self._error = error
             self.close()
-        if parser.buffered_body_size > BUFFER_MAX and parser.is_chunked and self._transport and not self._paused:
-            self._paused = True
+        is_buffer_full = parser.buffered_body_size > BUFFER_BYTES_MAX
+        if is_buffer_full and parser.is_chunked and self._transport and not self._is_paused:
+            self._is_paused = True
             self._transport.pause_reading()
         self._wake_reader()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         if self._error is None:
-            self._error = self._end_error(exc)
+            self._error = self._disconnect_error(exc)
         self._wake_reader()
 
-    def _end_error(self, exc: Exception | None) -> Exception | None:
+    def _disconnect_error(self, exc: Exception | None) -> Exception | None:
         if exc is not None:
             return Lost("answer_lost", f"The connection to {self.address} was lost: {error_text(exc)}.")
         try:
@@ -83,17 +84,17 @@ class AsyncConnection(asyncio.Protocol):
 
     # -- called by clients -----------------------------------------------------------------------------------------
 
-    async def exchange(self, data: bytes, seconds: float) -> Response:
+    async def exchange(self, data: bytes, timeout_seconds: float) -> Response:
         """Send a request and read the complete response. Closes the connection if it raises."""
         parser = self._send_request(data)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_seconds):
                 while not parser.is_complete:
                     await self._wait_for_data()
         except TimeoutError:
             self.close()
-            raise TimedOut("answer_timeout", f"{self.address} did not answer within {seconds:g} s.") from None
-        except BaseException:  # also a cancellation: the next request must not read the rest of this response
+            raise TimedOut("answer_timeout", f"{self.address} did not answer within {timeout_seconds:g} s.") from None
+        except BaseException:  # including a cancellation: the next request must not read the rest of this response
             self.close()
             raise
         self._parser = None
@@ -102,20 +103,20 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
         return parser.response()
 
-    async def open_stream(self, data: bytes, seconds: float) -> Response:
+    async def open_stream(self, data: bytes, timeout_seconds: float) -> Response:
         """Send a request whose response may be a stream.
 
-        The body of a stream is empty here: read it with `iter_body`. Any other response is read completely.
+        If it is a stream, the returned body is empty: read it with `iter_body`. Any other response is read completely.
         """
         parser = self._send_request(data)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_seconds):
                 while not (parser.is_complete or (parser.has_head and self._is_stream(parser))):
                     await self._wait_for_data()
         except TimeoutError:
             self.close()
-            raise TimedOut("answer_timeout", f"{self.address} did not answer within {seconds:g} s.") from None
-        except BaseException:  # also a cancellation: the next request must not read the rest of this response
+            raise TimedOut("answer_timeout", f"{self.address} did not answer within {timeout_seconds:g} s.") from None
+        except BaseException:  # including a cancellation: the next request must not read the rest of this response
             self.close()
             raise
         if self._is_stream(parser):
@@ -143,7 +144,7 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Close the connection immediately and discard what is buffered for sending."""
+        """Close the connection immediately and discard unsent data."""
         self._is_closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -172,8 +173,8 @@ class AsyncConnection(asyncio.Protocol):
             raise self._error
 
     def _resume_reading(self) -> None:
-        if self._paused and self._transport is not None:
-            self._paused = False
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
             self._transport.resume_reading()
 
     @staticmethod

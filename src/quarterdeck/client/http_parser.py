@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quarterdeck.client.http_types import (
-    BODY_MAX,
-    HEAD_MAX,
+    BODY_BYTES_MAX,
+    HEAD_BYTES_MAX,
     STATUSES_WITHOUT_BODY,
     Lost,
     Response,
@@ -18,8 +18,8 @@ from quarterdeck.client.http_types import (
     parse_chunk_size,
 )
 
-_LINE_MAX = 1_024
-"""The maximum length of a line with a chunk size, or of a trailer, in bytes."""
+_LINE_BYTES_MAX = 1_024
+"""The maximum length of a chunk-size line or a trailer line."""
 
 
 class ResponseParser:
@@ -52,11 +52,11 @@ class ResponseParser:
         self._buffer += data
         while self._step():
             pass
-        if len(self._body) > BODY_MAX:
-            raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
+        if len(self._body) > BODY_BYTES_MAX:
+            raise malformed_response(f"the body is longer than {BODY_BYTES_MAX} bytes")
 
     def feed_eof(self) -> None:
-        """Handle the end of the connection. It completes a body without a declared length.
+        """Handle the end of the connection, which completes a body without a declared length.
 
         Raises `Lost` if the response is incomplete.
         """
@@ -77,8 +77,8 @@ class ResponseParser:
 
     def _parse_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
-        if end > HEAD_MAX or (end < 0 and len(self._buffer) > HEAD_MAX):
-            raise malformed_response(f"the head is longer than {HEAD_MAX} bytes")
+        if end > HEAD_BYTES_MAX or (end < 0 and len(self._buffer) > HEAD_BYTES_MAX):
+            raise malformed_response(f"the head is longer than {HEAD_BYTES_MAX} bytes")
         if end < 0:
             self._require_http()
             return False
@@ -128,8 +128,8 @@ class ResponseParser:
         if line is None:
             return False
         self._remaining = parse_chunk_size(line)
-        if self._remaining > BODY_MAX:
-            raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
+        if self._remaining > BODY_BYTES_MAX:
+            raise malformed_response(f"the body is longer than {BODY_BYTES_MAX} bytes")
         self._step = self._parse_chunk if self._remaining else self._parse_trailer
         return True
 
@@ -160,11 +160,11 @@ class ResponseParser:
         self.keep_alive = self.keep_alive and not self._buffer
         return False
 
-    # -- helpers of the steps ----------------------------------------------------------------------------------------
+    # -- helpers for the steps ---------------------------------------------------------------------------------------
 
     def _move_to_body(self) -> None:
         if not self._body and len(self._buffer) == self._remaining:
-            # The common case, without a copy: the buffer holds exactly the body.
+            # The common case: the buffer holds exactly the body, so swapping the two avoids a copy.
             self._body, self._buffer = self._buffer, self._body
             self._remaining = 0
             return
@@ -175,8 +175,8 @@ class ResponseParser:
 
     def _take_line(self) -> bytes | None:
         end = self._buffer.find(b"\r\n")
-        if end > _LINE_MAX or (end < 0 and len(self._buffer) > _LINE_MAX):
-            raise malformed_response(f"a line is longer than {_LINE_MAX} bytes")
+        if end > _LINE_BYTES_MAX or (end < 0 and len(self._buffer) > _LINE_BYTES_MAX):
+            raise malformed_response(f"a line is longer than {_LINE_BYTES_MAX} bytes")
         if end < 0:
             return None
         line = bytes(self._buffer[:end])
@@ -206,6 +206,6 @@ def _read_headers(lines: list[bytes]) -> dict[str, str]:
 def _read_length(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise malformed_response("the Content-Length is not a number")
-    if len(text) > 12 or int(text) > BODY_MAX:
-        raise malformed_response(f"the body is longer than {BODY_MAX} bytes")
+    if len(text) > 12 or int(text) > BODY_BYTES_MAX:
+        raise malformed_response(f"the body is longer than {BODY_BYTES_MAX} bytes")
     return int(text)

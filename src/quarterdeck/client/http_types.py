@@ -1,4 +1,4 @@
-"""Requests, responses, addresses and errors of both HTTP clients, and the protocol functions that they share."""
+"""Requests, responses, addresses and errors for both HTTP clients, and the protocol functions that they share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from quarterdeck.core.errors import EXIT_TIMEOUT, Fault, Invalid
 
-HEAD_MAX = 64 * 1024
-BODY_MAX = 64 * 1024 * 1024
+HEAD_BYTES_MAX = 64 * 1024
+BODY_BYTES_MAX = 64 * 1024 * 1024
 STATUSES_WITHOUT_BODY = frozenset({204, 304})
 
 
@@ -27,8 +27,8 @@ class Lost(Fault):
 
 
 class TimedOut(Fault):
-    """A call or the start of a server took too long. If a request was sent, the server may have processed it, or may
-    still do so."""
+    """A call or a server start took too long. If a request was sent, the server may have processed it, or may still do
+    so."""
 
     status = 504
     exit_code = EXIT_TIMEOUT
@@ -75,10 +75,10 @@ class Response(NamedTuple):
 
 
 def parse_address(url: str) -> Address:
-    """Parse `http://host[:port][/prefix]`, `https://…` or `unix:/path/of.sock`."""
+    """Parse `http://host[:port][/prefix]`, `https://…` or `unix:/path/to.sock`."""
     if url.startswith("unix:"):
         return Address("unix", url.removeprefix("unix:").removeprefix("//"))
-    from urllib.parse import urlsplit  # the import takes 5 ms, so only when there is a URL
+    from urllib.parse import urlsplit  # takes 5 ms, so it is imported only when needed
 
     try:
         parts = urlsplit(url)
@@ -93,7 +93,7 @@ def parse_address(url: str) -> Address:
 
 
 def error_text(error: Exception) -> str:
-    """The reason that an exception gives, without its errno, for an error message."""
+    """The exception's message, without its errno."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

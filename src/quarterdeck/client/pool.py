@@ -1,8 +1,8 @@
 """A pool of connections to one server, for the asyncio client.
 
-The most recently used connection is reused first. The others stay idle, and later requests close those that were idle
-for too long. A request that cannot be repeated is not sent on a connection that the server may have closed: it gets a
-connection that was used within the last second, or a new one.
+The most recently used connection is reused first. Later requests close connections that have been idle for too long. A
+request that must not be repeated is not sent on a connection that the server may have closed: it gets a connection that
+was used within the last second, or a new one.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Connector:
         self._check_peer = check_peer
         self._tls = tls
 
-    async def open(self, seconds: float) -> AsyncConnection:
+    async def open(self, timeout_seconds: float) -> AsyncConnection:
         """Open a new connection. If it raises `Unreachable` or `TimedOut`, nothing was sent."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_seconds):
                 return await self._connect()
         except TimeoutError:
             raise TimedOut(
-                "connect_timeout", f"{self.address} did not accept a connection within {seconds:g} s."
+                "connect_timeout", f"{self.address} did not accept a connection within {timeout_seconds:g} s."
             ) from None
         except (OSError, UnicodeError) as error:
             raise Unreachable(
@@ -68,7 +68,7 @@ class Connector:
             await loop.sock_connect(connection, self.address.host)
             if self._check_peer is not None:
                 self._check_peer(connection)
-        except BaseException:  # also a cancellation: nothing else holds the socket yet, so close it here
+        except BaseException:  # including a cancellation: nothing else holds the socket yet, so close it here
             connection.close()
             raise
         return connection
@@ -77,18 +77,18 @@ class Connector:
 class Pool:
     """Connections to one server. At most `max_connections` exchanges run at once; further ones wait.
 
-    Each stream has its own connection, which is not counted.
+    Each stream has its own connection, which does not count against the limit.
     """
 
     def __init__(self, connector: Connector, max_connections: int) -> None:
         self.connector = connector
         self._max_connections = max_connections
         self._slots = asyncio.Semaphore(max_connections)
-        self._idle: list[AsyncConnection] = []
-        self._streams: set[AsyncConnection] = set()
-        self._closed = False
+        self._idle_connections: list[AsyncConnection] = []
+        self._stream_connections: set[AsyncConnection] = set()
+        self._is_closed = False
 
-    async def exchange(self, data: bytes, seconds: float, *, allow_repeat: bool) -> Response:
+    async def exchange(self, data: bytes, timeout_seconds: float, *, allow_repeat: bool) -> Response:
         """Send a request and read its response.
 
         With `allow_repeat`, the connection may have been idle for up to `IDLE_SECONDS` instead of `FRESH_SECONDS`. If
@@ -97,37 +97,37 @@ class Pool:
         async with self._slots:
             connection = self._take_idle(IDLE_SECONDS if allow_repeat else FRESH_SECONDS)
             if connection is not None:
-                if response := await self._try_idle(connection, data, seconds, allow_repeat=allow_repeat):
+                if response := await self._try_idle(connection, data, timeout_seconds, allow_repeat=allow_repeat):
                     return response
-                # The same cause may have closed all idle connections.
+                # Whatever closed this connection may have closed all idle connections.
                 self._close_idle()
-            connection = await self.connector.open(seconds)
-            response = await connection.exchange(data, seconds)
+            connection = await self.connector.open(timeout_seconds)
+            response = await connection.exchange(data, timeout_seconds)
             self._return_idle(connection)
             return response
 
     @contextlib.asynccontextmanager
-    async def stream(self, data: bytes, seconds: float) -> AsyncIterator[tuple[Response, AsyncConnection]]:
+    async def stream(self, data: bytes, timeout_seconds: float) -> AsyncIterator[tuple[Response, AsyncConnection]]:
         """Send a request whose response may be a stream, on its own connection. Closes the connection at the end."""
-        connection = await self.connector.open(seconds)
-        self._streams.add(connection)
+        connection = await self.connector.open(timeout_seconds)
+        self._stream_connections.add(connection)
         try:
-            yield await connection.open_stream(data, seconds), connection
+            yield await connection.open_stream(data, timeout_seconds), connection
         finally:
-            self._streams.discard(connection)
+            self._stream_connections.discard(connection)
             connection.close()
 
     def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         self._close_idle()
-        for connection in self._streams:
+        for connection in self._stream_connections:
             connection.close()
 
     async def _try_idle(
-        self, connection: AsyncConnection, data: bytes, seconds: float, *, allow_repeat: bool
+        self, connection: AsyncConnection, data: bytes, timeout_seconds: float, *, allow_repeat: bool
     ) -> Response | None:
         try:
-            response = await connection.exchange(data, seconds)
+            response = await connection.exchange(data, timeout_seconds)
         except Lost:
             if allow_repeat and not connection.has_response_data:
                 return None
@@ -138,28 +138,28 @@ class Pool:
     def _take_idle(self, max_idle_seconds: float) -> AsyncConnection | None:
         """Take the most recently used connection, if it has not been idle for too long."""
         now = asyncio.get_running_loop().time()
-        while self._idle:
-            connection = self._idle[-1]
+        while self._idle_connections:
+            connection = self._idle_connections[-1]
             if connection.is_open and now - connection.idle_since < max_idle_seconds:
-                return self._idle.pop()
+                return self._idle_connections.pop()
             if connection.is_open and now - connection.idle_since < IDLE_SECONDS:
                 return None  # too old for this request, but other requests may use it
-            self._idle.pop().close()
+            self._idle_connections.pop().close()
         return None
 
     def _return_idle(self, connection: AsyncConnection) -> None:
-        if not connection.is_open or self._closed:
+        if not connection.is_open or self._is_closed:
             connection.close()
             return
-        self._idle.append(connection)
-        oldest = self._idle[0]
+        self._idle_connections.append(connection)
+        oldest = self._idle_connections[0]
         if (
-            len(self._idle) > self._max_connections
+            len(self._idle_connections) > self._max_connections
             or not oldest.is_open
             or connection.idle_since - oldest.idle_since > IDLE_SECONDS
         ):
-            self._idle.pop(0).close()
+            self._idle_connections.pop(0).close()
 
     def _close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        while self._idle_connections:
+            self._idle_connections.pop().close()

@@ -43,7 +43,7 @@ def problem_from_document(status: int, document: dict[str, object]) -> Problem:
 
 
 def problem_to_document(problem: Problem) -> dict[str, object]:
-    """Encode a problem as `application/problem+json`. Problems of the server and of this client have the same form."""
+    """Encode a problem as `application/problem+json`. The server's problems and this client's have the same form."""
     standard_fields: dict[str, object] = {"type": "about:blank", "title": problem.title, "status": problem.status}
     return {**standard_fields, "detail": problem.detail, "error": problem.code, **problem.members}
 
@@ -53,7 +53,7 @@ def _problem_type(status: int, code: object) -> type[Problem]:
         return OutcomeUnknown
     if status == 504:
         return TimedOut  # a proxy's time-out has the same meaning for the caller
-    # Parents come before their subclasses, so the most general class of a status is found first.
+    # Parents come before their subclasses, so the most general class with this status is found first.
     for problem_type in [*concrete_types(Refusal), *concrete_types(Unavailable)]:
         if problem_type.status == status:
             return problem_type

@@ -14,7 +14,7 @@ _DARWIN_LOCAL_PEERPID = 2
 
 
 def listener_pid(connection: socket.socket) -> int | None:
-    """The pid of the process that called `listen`. None if this is no unix socket or the system does not report it."""
+    """The pid of the process that called `listen`. None if the socket is not a unix socket or the pid is unknown."""
     if connection.family != socket.AF_UNIX:
         return None
     if sys.platform == "linux":
@@ -28,7 +28,7 @@ def listener_pid(connection: socket.socket) -> int | None:
 
 
 def listener_uid(connection: socket.socket) -> int | None:
-    """The uid of the process that called `listen`. None if this is no unix socket or the system does not report it."""
+    """The uid of the process that called `listen`. None if the socket is not a unix socket or the uid is unknown."""
     if connection.family != socket.AF_UNIX or sys.platform != "linux":
         return None
     return _credentials(connection)[1]

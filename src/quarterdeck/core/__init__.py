@@ -18,10 +18,10 @@ All other packages may import from `core`; `core` imports from none of them.
 | log_event       | the fields of an event, for packages that render events                             |
 | paging          | opaque cursors that stay valid when their row is deleted                            |
 | ping_policy     | which fleet members a monitor pings, and when a monitor is stale                    |
-| redaction       | which parts of a JSON value or a text are secret, and how they are masked           |
+| redaction       | which parts of JSON values and free text are secret, and how they are masked        |
 | retry           | backoff and the time of the next attempt                                            |
-| routing         | `Route`, `Call` and `Reply`, from which the HTTP server and OpenAPI are built       |
-| ssrf            | which hosts and addresses the server may call on a client's request                 |
+| routing         | `Route`, `Call` and `Reply`, with which components declare their HTTP routes        |
+| ssrf            | which hosts and addresses the server may call on behalf of a client                 |
 | state_machine   | state machines as tables of transitions                                             |
 | trace_context   | W3C `traceparent` headers                                                           |
 | webhook_signing | signature headers of outgoing requests, and the secrets that sign them              |

@@ -4,7 +4,7 @@ The key contains its zone, so that a lookup needs access to that zone only. A zo
 after it have a fixed length, so a key parses in one way only. The stored digest covers the complete text, not only the
 secret: a row that is copied to another zone or another id matches no key.
 
-A secret has 256 random bits, so a plain SHA-256 is as safe as a slow hash: it cannot be guessed.
+A secret has 256 random bits and cannot be guessed, so a plain SHA-256 is as safe as a slow hash.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def format_key(zone_id: str, key_id: str, secret: bytes) -> str:
 
 def parse(text: bytes) -> ParsedApiKey | None:
     """Return None if this is not a key. The pattern bounds the length, so no long text is ever hashed."""
-    found = _KEY_PATTERN.fullmatch(text)
-    return ParsedApiKey(found[1].decode(), found[2].decode(), digest(text)) if found else None
+    match = _KEY_PATTERN.fullmatch(text)
+    return ParsedApiKey(match[1].decode(), match[2].decode(), digest(text)) if match else None
 
 
 def digest(text: bytes) -> str:
@@ -43,5 +43,5 @@ def digest(text: bytes) -> str:
 
 
 def invalid_key_error() -> Unauthenticated:
-    """The same text for every invalid key, so that it does not reveal which keys exist."""
+    """The text is the same for every invalid key, so that it does not reveal which keys exist."""
     return Unauthenticated("invalid_token", "The API key is malformed, unknown, revoked or expired.")

@@ -110,9 +110,9 @@ def create_seal(seal_input: SealInput, previous: Seal | None, now: Millis, signe
 
 
 def is_expired(end: SealEnd, newest: Seal, cutoff: Millis) -> bool:
-    """Whether retention may delete the events of a seal: it is as old as `cutoff` or older, and it is not the newest.
+    """Whether retention may delete the events of a seal: it was created by `cutoff` and is not the newest seal.
 
-    The seal's time decides, because it is signed. The times of the events are not used.
+    The seal's own time is used, not the times of its events, because the seal's time is signed.
     """
     return end.number < newest.number and end.at <= cutoff
 
@@ -120,7 +120,7 @@ def is_expired(end: SealEnd, newest: Seal, cutoff: Millis) -> bool:
 def next_floor(ends: Sequence[SealEnd], newest: Seal, cutoff: Millis, lowest_needed: int | None = None) -> int | None:
     """The last position of the last expired seal that ends below `lowest_needed`, or None if there is none.
 
-    `lowest_needed` is the lowest position that a reader of the log still needs. None: no reader needs any.
+    `lowest_needed` is the lowest position that a reader of the log still needs. It is None if no reader needs any.
     """
     expired_positions = [
         end.last_pos
@@ -148,8 +148,8 @@ ROW_TYPES = _row_types()
 def hash_events(rows: Sequence[Row]) -> list[bytes]:
     """The hash of each event. Raises `InvalidEventRow` for a row whose types are not in `ROW_TYPES`.
 
-    JSON encodes the types in `ROW_TYPES` unambiguously. Other types could collide: bytes encode like the text of their
-    base64.
+    JSON encodes the types in `ROW_TYPES` unambiguously. Other types could collide: bytes are encoded like the string
+    that is their base64 form.
     """
     for row in rows:
         if tuple(map(type, row)) not in ROW_TYPES:

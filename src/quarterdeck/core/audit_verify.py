@@ -58,8 +58,8 @@ class Anchor(msgspec.Struct, frozen=True):
 
 def parse_anchor(text: str) -> Anchor | None:
     """Parse `17:…64 hexadecimal digits…`, or the digits alone. Return None for anything else."""
-    found = _ANCHOR_PATTERN.fullmatch(text)
-    return Anchor(found[2], int(found[1]) if found[1] else None) if found else None
+    match = _ANCHOR_PATTERN.fullmatch(text)
+    return Anchor(match[2], int(match[1]) if match[1] else None) if match else None
 
 
 class VerificationError(Exception):
@@ -87,7 +87,7 @@ class VerificationInput:
 
 
 class VerificationResult(msgspec.Struct):
-    """Counts of a log that was verified without an error."""
+    """The counts for a log that verified without an error."""
 
     seals: int = 0
     events: int = 0
@@ -201,7 +201,7 @@ class _Verifier:
             self._raise_invalid_seal(seal, f"has a signature that the key {seal.kid} did not make")
 
     def _check_ranges(self, seal: Seal) -> None:
-        # The server never signs such a seal. Checked anyway, so that verification relies on less.
+        # The server never signs a seal that fails these checks, but verification should not rely on the server.
         previous = self.last_seal
         if seal.first_pos != self._next_pos() or seal.last_pos < seal.first_pos - 1:
             self._raise_invalid_seal(seal, f"covers positions {seal.first_pos} to {seal.last_pos}, out of sequence")
@@ -291,7 +291,7 @@ class _Verifier:
         expected = self._next_pos()
         if head.pos < expected - 1:
             raise VerificationError(
-                f"log_head ends the log at position {head.pos}, but it is sealed up to {expected - 1}."
+                f"log_head ends the log at position {head.pos}, but the log is sealed up to {expected - 1}."
             )
         for row in self.row_reader:
             pos = row_position(row)
@@ -369,7 +369,7 @@ class _RowReader:
         self._index = 0
 
     def read_up_to(self, last_pos: int) -> list[Row]:
-        """The next rows up to a position, including rows below the seal's range: those must be reported, too."""
+        """The next rows up to a position. They include rows below the seal's range, which must be reported too."""
         rows: list[Row] = []
         while self._index < len(self._page) or self._load_page():
             end = bisect_right(self._page, last_pos, lo=self._index, key=row_position)

@@ -39,7 +39,7 @@ class Bearer(msgspec.Struct, frozen=True):
     session_id: str | None
     """A session that must exist and be live."""
     agent_id: str | None = None
-    """An agent that must not be terminated, if it is registered."""
+    """An agent that must not have been terminated, if it is registered."""
 
 
 class Caller(msgspec.Struct, frozen=True):

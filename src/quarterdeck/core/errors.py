@@ -65,7 +65,7 @@ class Problem(Exception):
 
 
 class Refusal(Problem):
-    """The server does not carry out the request. A repeated request is refused, too, until the state changes."""
+    """The server does not carry out the request, and refuses it again until the request or the state changes."""
 
 
 class Invalid(Refusal):
@@ -158,7 +158,7 @@ class OutcomeUnknown(Unavailable):
 
 def concrete_types(root: type[Problem] = Problem) -> list[type[Problem]]:
     """All types that a client can receive: those with a status."""
-    found = [root] if hasattr(root, "status") else []
+    types = [root] if hasattr(root, "status") else []
     for subclass in root.__subclasses__():
-        found += concrete_types(subclass)
-    return found
+        types += concrete_types(subclass)
+    return types

@@ -61,18 +61,18 @@ class FairSlots:
         return len(self) >= self._limits.total
 
     def full_zones(self) -> Iterable[str]:
-        return (zone for zone, held in self._by_zone.items() if held >= self._limits.per_zone)
+        return (zone for zone, count in self._by_zone.items() if count >= self._limits.per_zone)
 
     def full_targets(self) -> Iterable[TargetRef]:
-        return (ref for ref, held in self._by_target.items() if held >= self._limits.per_target)
+        return (ref for ref, count in self._by_target.items() if count >= self._limits.per_target)
 
 
-def _subtract(held: Counter[K], key: K, count: int) -> None:
-    remaining = held[key] - count
+def _subtract(counts: Counter[K], key: K, count: int) -> None:
+    remaining = counts[key] - count
     if remaining < 0:
         raise ValueError("more slots released than acquired")
     if remaining:
-        held[key] = remaining
+        counts[key] = remaining
     else:
-        # Delete zero counts: targets come and go for as long as the server runs.
-        del held[key]
+        # Delete zero counts. Otherwise targets that no longer exist would accumulate for as long as the server runs.
+        del counts[key]

@@ -72,5 +72,5 @@ def request_digest(body: msgspec.Struct) -> str:
 def key_conflict(key: Key) -> KeyConflict:
     return KeyConflict(
         "idempotency_key_conflict",
-        f"The key {key.key!r} was already used in this zone with another body. Use a new key for a new request.",
+        f"The key {key.key!r} was already used in this zone with a different body. Use a new key for a new request.",
     )

@@ -1,4 +1,4 @@
-"""The fields of an event of the log, for code that renders events without importing the engine."""
+"""The fields of an event in the log, for code that renders events without importing the engine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Opaque cursors for paged listings.
 
 A cursor holds the sort key after which the next page begins. It refers to no row, so it stays valid when the last row
-of the page is deleted. It also holds the name of the listing, so that a cursor of another listing is refused instead of
-returning a wrong page.
+of the page is deleted. It also holds the name of the listing, so that a cursor from a different listing is refused
+instead of returning a wrong page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def encode(listing: str, sort_key: str) -> str:
 
 
 def decode(listing: str, cursor: str) -> str:
-    """The sort key in a cursor. Raises `Invalid` if the cursor is malformed or belongs to another listing."""
+    """The sort key in a cursor. Raises `Invalid` if the cursor is malformed or belongs to a different listing."""
     if _CURSOR_PATTERN.fullmatch(cursor):
         try:
             text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
@@ -36,7 +36,7 @@ def decode(listing: str, cursor: str) -> str:
 def trim_page(sort_keys: list[str], limit: int) -> tuple[int, str | None]:
     """How many rows to return, and the sort key after which the next page begins. None if this page is the last.
 
-    `sort_keys` are those of up to `limit + 1` rows: the additional row shows that there is a next page.
+    `sort_keys` are those of up to `limit + 1` rows. The extra row shows that there is a next page.
     """
     if len(sort_keys) <= limit:
         return len(sort_keys), None

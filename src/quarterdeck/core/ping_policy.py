@@ -20,7 +20,7 @@ class PaneObservation(NamedTuple):
     """The state of a member and its pane, as the monitor on its host knows it."""
 
     is_pane_alive: bool
-    """The pane exists, belongs to the member, and the agent runs in it."""
+    """The pane exists, belongs to the member, and the agent is running in it."""
     quiet_ms: Millis
     """How long the pane has not changed."""
     unread: int

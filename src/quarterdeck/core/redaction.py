@@ -1,14 +1,14 @@
-"""Which parts of a JSON value or a text are secret, and how they are masked.
+"""Which parts of JSON values and free text are secret, and how they are masked.
 
 Only strings are secret, in two cases: the string in an object `{"$secret": "…"}`, and the value of a key whose complete
-name is in `SECRET_NAMES`. Names are compared without case and word separators (`_`, `-` or none): `api_key`, `API-Key`
-and `apiKey` are the same name; `max_tokens` and `tokens` are not in the list. A secret under another name must be
-wrapped in `{"$secret": …}`. A value that is not secret but has one of these names is masked when it is shown; the
-stored value is not lost.
+name is in `SECRET_NAMES`. The comparison ignores case and word separators (`_` and `-`): `api_key`, `API-Key` and
+`apiKey` are the same name; `max_tokens` and `tokens` are not in the list. A secret under any other name must be wrapped
+in `{"$secret": …}`. A value that is not secret but has one of these names is masked when it is shown; the stored value
+is not lost.
 
 An object with `$secret` and other keys, or with a `$secret` that is not a string, is refused: its author meant a
-secret, which would be stored in plain text. `$sealed` is the stored form of a secret. It is refused in requests,
-because a forged one would be mistaken for a stored secret.
+secret, and storing it would leave that secret in plain text. `$sealed` is the stored form of a secret. It is refused in
+requests, because a forged one would be mistaken for a stored secret.
 
 Free text (an error, a stack trace) has no keys. Two things are masked in it: the values of known secrets, and text that
 has the form of a secret (`INLINE_SECRET`): `password=…`, `"token": "…"`, `Bearer …`, the password in a URL.
@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection
 
 from quarterdeck.core.errors import Invalid
 
-SECRET_MARKER = "$secret"  # noqa: S105 - a key, no secret
+SECRET_MARKER = "$secret"  # noqa: S105 - a key, not a secret
 ENCRYPTED_MARKER = "$sealed"
 MASK = "***"
 DEPTH_MAX = 80
@@ -30,7 +30,7 @@ DEPTH_MAX = 80
 SECRETS_MAX = 256
 """The maximum in one JSON value: each secret is encrypted separately and searched for in every error of its task."""
 SECRET_LENGTH_MIN = 4
-"""Shorter values are not masked in free text: `a` is in every sentence, and the gaps would reveal the secret."""
+"""Shorter values are not masked in free text: `a` occurs in every sentence, and the masks would reveal the secret."""
 SECRET_NAMES = (
     "password", "passwd", "passphrase", "pwd", "secret", "token", "access_token", "refresh_token", "id_token",
     "auth_token", "bearer_token", "session_token", "api_token", "attempt_token", "api_key", "x_api_key", "api_secret",
@@ -108,12 +108,12 @@ def redact_text(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def _encodings(secret: str) -> set[str]:
-    """The secret as it is and as JSON and Python escape it: errors often quote their input."""
+    """The secret unescaped, and as JSON and Python escape it, because errors often quote their input."""
     return {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
 
 
-def _mask_match(found: re.Match[str]) -> str:
-    prefix = found["quoted"] or found["named"] or found["scheme"] or found["url"]
+def _mask_match(match: re.Match[str]) -> str:
+    prefix = match["quoted"] or match["named"] or match["scheme"] or match["url"]
     return f"{prefix}{MASK}"
 
 
@@ -158,6 +158,6 @@ def _reserved_key_error(path: Path, detail: str) -> Invalid:
 
 
 def format_path(path: Path) -> str:
-    """The path as errors write it: `$.a[0]`. Cut after 200 characters, because the caller's keys may be long."""
+    """The path in the form used in errors: `$.a[0]`. Cut after 200 characters, because the keys may be long."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return f"${text[:200]}"

@@ -37,7 +37,7 @@ def _exponential_delay(policy: Policy, attempt: int) -> float:
 
 
 def next_attempt_at(policy: Policy, *, attempt: int, now: Millis, jitter: float) -> Millis | None:
-    """The time of the next attempt, or None when attempts are exhausted."""
+    """The time of the next attempt, or None if `attempt` was the last one."""
     if attempt >= policy.max_attempts:
         return None
     return now + backoff(policy, attempt=attempt, jitter=jitter)

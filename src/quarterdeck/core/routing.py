@@ -1,8 +1,8 @@
 """The types with which a component declares its routes: `Route`, `Call` and `Reply`.
 
-A component's `routes.py` returns a list of `Route`. The dispatcher authenticates the caller, checks scope and zone,
-decodes and validates the body and the query with msgspec, calls `handler(call)`, and encodes the response. OpenAPI is
-generated from the same list.
+A component's `routes.py` returns a list of `Route`. The dispatcher authenticates the caller, checks the scope and the
+zone, decodes and validates the body and the query with msgspec, calls `handler(call)`, and encodes the response.
+OpenAPI is generated from the same list.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from msgspec import Meta
 
 from quarterdeck.core.caller import Caller
 
-# In Python `$` also matches before a final line feed, hence the `(?!\n)`. Clients that read it in OpenAPI may use other
-# regex engines, which need the `$`.
+# In Python `$` also matches before a final line feed, hence the `(?!\n)`. Clients that read the pattern in OpenAPI may
+# use other regex engines, which need the `$`.
 PathId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$(?!\n)", description="letters, digits and _ . - :")]
 """An id in a path, a body or a query."""
 CALLER_ZONE_PREFIX = "/api/v1/"
-"""The prefix of paths without a zone. Their routes act in the caller's zone, or in the one that `X-Workspace-ID`
+"""The prefix of paths without a zone. Their routes act in the caller's zone, or in the zone that `X-Workspace-ID`
 names."""
 
 
@@ -101,7 +101,7 @@ class Route:
     """The permission that the caller's role must have (`domain/zones/rules/roles.py`). Every route in a workspace has
     one. The operation checks it; this field is for the documentation and for a test that compares the two."""
     body_bytes_max: int | None = None
-    """The maximum size of the body in bytes. None: the limit of the server."""
+    """The maximum size of the body in bytes. None: the server's limit."""
 
     @property
     def is_in_caller_zone(self) -> bool:

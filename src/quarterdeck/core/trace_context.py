@@ -18,10 +18,10 @@ TRACEPARENT_MAX = 512
 
 def parse_traceparent(header: str) -> str | None:
     """The traceparent to store and to pass on, or None if the header is invalid."""
-    found = _TRACEPARENT.fullmatch(header) if len(header) <= TRACEPARENT_MAX else None
-    if found is None or (found["more"] and found["version"] == "00"):
+    match = _TRACEPARENT.fullmatch(header) if len(header) <= TRACEPARENT_MAX else None
+    if match is None or (match["more"] and match["version"] == "00"):
         return None
-    return f"00-{found['known']}"
+    return f"00-{match['known']}"
 
 
 def trace_id_of(traceparent: str) -> str:

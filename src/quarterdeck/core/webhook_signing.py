@@ -1,9 +1,10 @@
-"""Signature headers as in Standard Webhooks (standardwebhooks.com), and the secrets that sign outgoing requests.
+"""Signature headers of outgoing requests (standardwebhooks.com), and the secrets that sign these requests.
 
-With the headers a receiver verifies that this server is the sender. The message id is the same for every attempt, so
-that the receiver can detect duplicates. The timestamp is that of the attempt, so that the receiver can detect a
-replayed request. The signature covers both and the body. While a secret is rotated, the headers contain a signature by
-the old secret and one by the new secret, so that the receiver can switch at any time.
+A receiver uses the headers to verify that this server sent the request. The message id is the same for every attempt,
+so that the receiver can detect duplicates. The timestamp is the time of the attempt, so that the receiver can detect a
+replayed request. The signature covers the message id, the timestamp and the body. While a secret is being rotated, the
+headers contain one signature with the old secret and one with the new secret, so that the receiver can switch at any
+time.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from standardwebhooks import Webhook
 from quarterdeck.core.clock import SECOND, Millis
 
 
-def signature_headers(message_id: str, at: Millis, body: bytes, secrets: Sequence[str]) -> list[tuple[str, str]]:
-    """The three headers. `at` is the time of the attempt. The signatures are in the order of `secrets`."""
-    timestamp, text = datetime.fromtimestamp(at // SECOND, UTC), body.decode()
+def signature_headers(
+    message_id: str, attempted_at: Millis, body: bytes, secrets: Sequence[str]
+) -> list[tuple[str, str]]:
+    """The three signature headers, with one signature per secret, in the same order."""
+    timestamp, text = datetime.fromtimestamp(attempted_at // SECOND, UTC), body.decode()
     signatures = [Webhook(secret).sign(message_id, timestamp, text) for secret in secrets]
     return [
         ("webhook-id", message_id),
-        ("webhook-timestamp", str(at // SECOND)),
+        ("webhook-timestamp", str(attempted_at // SECOND)),
         ("webhook-signature", " ".join(signatures)),
     ]
 
@@ -37,7 +40,7 @@ WHSEC_PREFIX = "whsec_"
 
 
 def secret_deriver(root: bytes) -> SecretDeriver:
-    """A function that derives secrets from `root`, which must have the strength of a key and no other use."""
+    """Return a function that derives secrets from `root`, a cryptographic key that must have no other use."""
 
     def derive(zone_id: str, receiver_id: str, secret_number: int) -> str:
         # As JSON, so that no two triples have the same encoding.

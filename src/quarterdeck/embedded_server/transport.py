@@ -21,7 +21,7 @@ from quarterdeck.http.request import Headers, Request
 from quarterdeck.sdk.transport import ApiCall, Options, Transport, build_base_headers, build_call_headers
 
 STREAM_BUFFER_SIZE = 64
-"""Chunks of a stream that are buffered for the reader. When the buffer is full, the server waits."""
+"""Maximum chunks of a stream that are buffered for the reader. When the buffer is full, the server waits."""
 END_OF_STREAM = b""
 
 
@@ -93,11 +93,11 @@ class InProcessRequest(Request):
         self.abandon()
 
     def abandon(self) -> None:
-        """The caller no longer waits. A response that was already set counts as not delivered."""
+        """Record that the caller is no longer waiting. A response that was already set counts as not delivered."""
         if self.is_disconnected:
             return
         self.mark_disconnected()
-        # Unblock a sender that waits for buffer space. It then finds the request disconnected.
+        # Unblock a sender that is waiting for buffer space. It then sees that the request is disconnected.
         while not self.chunks.empty():
             self.chunks.get_nowait()
         on_undelivered, self._on_undelivered = self._on_undelivered, None

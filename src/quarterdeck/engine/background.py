@@ -32,7 +32,7 @@ class Background:
         return task
 
     async def stop(self, grace_seconds: float) -> int:
-        """Wait until all tasks have ended or the time has passed, then cancel the rest. Return how many it canceled."""
+        """Wait until all tasks have ended or the time has passed. Then cancel those still running; return how many."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(0.0, grace_seconds))
         remaining_tasks = [*self._tasks]

@@ -1,16 +1,16 @@
-"""Finds due deliveries to outside endpoints and limits how many run at once.
+"""Finds due deliveries to external endpoints and limits how many run at once.
 
     a commit, a due time, an interval ─► poll ─► take ─► one background task per taken delivery
                                            │       │
               targets with due deliveries, │       └ up to the slots that were acquired for it
               except those without slots ──┘
 
-Every process runs a scheduler. Each of them finds all due deliveries; the lane through which deliveries are taken gives
-each delivery to one process. A scheduler keeps no state except the slots in use and the targets to skip.
+Every process runs a scheduler, and every scheduler finds all due deliveries. The lane through which deliveries are
+taken gives each delivery to one process. A scheduler keeps no state except the slots in use and the targets to skip.
 
-Errors. A target whose deliveries cannot be taken is skipped for an interval. While the database is not reachable,
-nothing is started. A slow target uses only its own slots. A stopping process takes nothing new, waits for running
-attempts within its grace period, and cancels the rest, which are retried after their timeouts.
+How it fails. A target whose deliveries cannot be taken is skipped for an interval. While the database is not reachable,
+nothing is started. A slow target uses only its own slots. A process that is stopping takes nothing new, waits for
+running attempts within its grace period, and cancels the remaining ones, which are retried after their timeouts.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ QUIET_GAP_SECONDS = 0.05
 after one that found none. Every commit of every server wakes the scheduler, and most have nothing to do with
 deliveries."""
 POLL_TIME_SHARE, QUIET_POLL_TIME_SHARE = 0.2, 0.05
-"""The maximum share of time spent polling, in the same two cases: with 10,000 endpoints, a poll is expensive."""
+"""The maximum share of time spent polling, in the same two cases. With 10,000 endpoints, a poll is expensive."""
 FAILED_GAP_SECONDS = 0.5
 """The pause after a failed poll."""
 ExcludedTargets = Sequence[tuple[str, str | None]]
-"""Targets that a poll skips: (zone id, target id), or (zone id, None) for all of a zone."""
+"""Targets that a poll skips: (zone id, target id), or (zone id, None) for all targets of a zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     label: str
-    """What is delivered, for log messages: `pushes`."""
+    """What is delivered, for log messages, such as `pushes`."""
     limits: SlotLimits
     batch_max: int
-    """The maximum number of deliveries of one target that are taken at once."""
+    """The maximum number of deliveries to one target that are taken at once."""
     poll_seconds: float
     grace_seconds: float
     """How long running attempts may continue when the process stops."""
@@ -66,7 +66,7 @@ class WaitingTarget:
     due_in_ms: Millis
     """The time until its first delivery is due; 0 or less if it is due now."""
     take: Callable[[TargetRef, int], Awaitable[int]]
-    """Takes up to that many deliveries of the target and starts to send each. Returns how many it took."""
+    """Takes up to the given number of deliveries to the target and starts sending each. Returns how many it took."""
 
 
 class DeliveryScheduler(ABC):
@@ -85,7 +85,7 @@ class DeliveryScheduler(ABC):
 
     @abstractmethod
     async def _find_waiting(self, excluded: ExcludedTargets) -> list[WaitingTarget]:
-        """Targets with pending deliveries, earliest first, at most `POLL_MAX`, without those `excluded`."""
+        """Targets with pending deliveries, earliest first, at most `POLL_MAX`, except those in `excluded`."""
 
     def __len__(self) -> int:
         """The slots in use: one per running attempt, and those acquired for deliveries that are being taken."""
@@ -166,19 +166,19 @@ class DeliveryScheduler(ABC):
     # -- taking --------------------------------------------------------------------------------------------------
 
     def _start_take(self, target: WaitingTarget) -> None:
-        """Take deliveries of a target in the background. The slots are acquired here, before the first await, so that
+        """Take deliveries to a target in the background. The slots are acquired here, before the first await, so that
         the next poll does not use them again."""
         if count := min(self._slots.available(target.ref), self._config.batch_max):
             self._slots.acquire(target.ref, count)
-            self._background.start(self._take_from(target, count), f"{self._config.label} of {target.ref[1]}")
+            self._background.start(self._take_from(target, count), f"{self._config.label} to {target.ref[1]}")
 
     async def _take_from(self, target: WaitingTarget, count: int) -> None:
         taken_count = 0
         try:
             taken_count = await target.take(target.ref, count)
         except Problem as problem:
-            # The target has ended, must not be called any more, or the database is not reachable. Retry later.
-            log.debug("%s of %s cannot be taken: %r", self._config.label, target.ref[1], problem)
+            # The target has ended or must no longer be called, or the database is not reachable. Retry later.
+            log.debug("cannot take %s to %s: %r", self._config.label, target.ref[1], problem)
             self._excluded_until[target.ref] = asyncio.get_running_loop().time() + self._config.poll_seconds
         finally:
             self._slots.release(target.ref, count - taken_count)
@@ -186,7 +186,7 @@ class DeliveryScheduler(ABC):
                 self._wakeup.set()
 
     def _start_send(self, ref: TargetRef, work: Coroutine[object, object, None], name: str) -> None:
-        """Start to send one delivery that was taken. Its slot is released when the attempt has ended."""
+        """Start sending one delivery that was taken. Its slot is released when the attempt has ended."""
 
         def on_done(_: asyncio.Task[None]) -> None:
             self._slots.release(ref, 1)

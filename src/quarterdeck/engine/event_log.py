@@ -1,4 +1,4 @@
-"""The event log: every transition writes one row in its own transaction, and the row is never updated.
+"""The event log: every transition writes one row in the same transaction, and the row is never updated.
 
 The log is the audit trail, the outbox and the source of live streams. A transaction allocates `pos` as its last step,
 under the row lock of `log_head`, and holds that lock until the commit. So `pos` is in commit order and has no gaps, the
@@ -21,7 +21,7 @@ PAGE_EVENTS_MAX = 1_000
 """Maximum events per page."""
 POSITION_MAX = 2**63 - 1
 """The highest possible position."""
-SCAN_POSITIONS = 100_000
+SCAN_POSITIONS_MAX = 100_000
 """The maximum number of positions that one page scans for events of given types. There is no index by type."""
 
 
@@ -56,7 +56,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EventView(msgspec.Struct, frozen=True):
-    """One event of the log."""
+    """One event in the log."""
 
     pos: int
     id: str
@@ -79,7 +79,7 @@ class CommitProof(msgspec.Struct, frozen=True):
 
 
 def append(tx: StoreTransaction, events: Sequence[NewEvent], now: Millis) -> CommitProof:
-    """Queue the rows of the events. Must be the last write of a transaction: its lock is held until the commit."""
+    """Queue the rows of the events. This must be the transaction's last write: its lock is held until the commit."""
     count = len(events)
     ids = [new_id() for _ in events]
     rows: list[tuple[object, ...]] = [
@@ -111,14 +111,14 @@ class EventFilter(msgspec.Struct, frozen=True):
     def scan_end(self) -> int:
         """The last position that one page scans. Without this limit, a filter by type alone might read many events to
         find a few."""
-        return min(self.after + SCAN_POSITIONS, POSITION_MAX) if self.types and not self.subject else POSITION_MAX
+        return min(self.after + SCAN_POSITIONS_MAX, POSITION_MAX) if self.types and not self.subject else POSITION_MAX
 
     @property
     def is_filtered(self) -> bool:
         return bool(self.types) or self.subject is not None
 
     def matches(self, event: Event) -> bool:
-        """Whether an event of the zone passes the filter, whatever its position."""
+        """Whether an event of the zone passes the filter. Its position is not checked."""
         return (not self.types or event.type in self.types) and self.subject in (None, event.subject)
 
 
@@ -129,10 +129,10 @@ async def read_page(tx: StoreTransaction, filters: EventFilter) -> list[Event]:
 
 
 async def read_newest(tx: StoreTransaction, filters: EventFilter, before: int) -> tuple[list[Event], int | None]:
-    """A zone's events of given types before a position, newest first. Also returns the position before which the next
+    """Return a zone's events of given types before a position, newest first, and the position before which the next
     page starts, or None if this page is the last. If such events are rare, a page may be short or empty."""
     before = min(before, (await read_bounds(tx)).head + 1)
-    lowest = max(0, before - SCAN_POSITIONS)
+    lowest = max(0, before - SCAN_POSITIONS_MAX)
     types: list[tuple[object, ...]] = [(name,) for name in filters.types]
     [rows] = await tx.read(
         Q.log_newest(zone_id=filters.zone_id, before=before, downto=lowest, types=types, limit=filters.limit)
@@ -184,7 +184,7 @@ class ReplayPage(msgspec.Struct, frozen=True):
 
     def continues_from(self, position: int) -> bool:
         """Whether a reader at this position has missed no event. Below the floor, events may have been deleted. A
-        position above the head comes from another log."""
+        position above the head comes from a different log."""
         return self.bounds.floor <= position <= self.bounds.head
 
 

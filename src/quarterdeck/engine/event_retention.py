@@ -5,9 +5,9 @@ whose position is below the floor must start again. The next seal attests the fl
 the events up to the attested floor deleted, lowest position first, in small chunks. Seals are kept: they prove which
 events existed.
 
-A lease lets one process at a time do this, and every write is fenced. A crash between any two steps leaves a log that
-verifies, and the next pass continues from there. If sealing stops, retention stops, too: nothing is deleted without a
-seal that attests the floor. Events that a sink still has to deliver are not deleted either.
+A lease ensures that only one process at a time does this, and every write is fenced. A crash between any two steps
+leaves a log that verifies, and the next pass continues from there. If sealing stops, retention stops, too: nothing is
+deleted without a seal that attests the floor. Events that a sink still has to deliver are not deleted either.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quarterdeck.store.interface import decode
 
 EVENT_RETENTION = "event-retention"
 SEALS_MAX = 1_000
-"""The maximum number of seals that one pass reads. They cover at most a million events."""
+"""The maximum number of seals that one pass reads. A thousand seals cover at most a million events."""
 EVENTS_MAX = 50_000
 """The maximum number of events that one pass deletes."""
 DELETE_CHUNK = 250

@@ -1,4 +1,4 @@
-"""One subscriber of a zone's events: its position, its queue, and whether it is live or behind.
+"""One subscriber to a zone's events: its position, its queue, and whether it is live or behind.
 
 `event_tailer` describes how the two states fit together.
 """
@@ -15,18 +15,18 @@ from quarterdeck.engine import event_log
 from quarterdeck.engine.event_log import Event, EventFilter, LogBounds
 from quarterdeck.engine.transaction import Engine
 
-QUEUE_EVENTS = 1_000
-QUEUE_BYTES = 512 * 1024
-REPLAY_PAGE = 100
-REPLAY_BYTES = 64 * 1024
-"""Approximate maximum size of one delivery from a page: a reader that stops reading keeps its last delivery in memory,
-and one that is disconnected repeatedly must still advance each time."""
+QUEUE_EVENTS_MAX = 1_000
+QUEUE_BYTES_MAX = 512 * 1024
+REPLAY_PAGE_EVENTS = 100
+REPLAY_BYTES_MAX = 64 * 1024
+"""Approximate maximum size of one delivery from a page. If a reader stops reading, its last delivery stays in memory;
+and a reader that is disconnected repeatedly must still advance each time."""
 
 EncodeEvent = Callable[[Event], bytes]
 
 
 class EndEvent(NamedTuple):
-    """An event that ends a subscription, whatever its filter; for example, the end of the subscriber's session."""
+    """An event that ends a subscription even if its filter excludes the event: the end of the reader's session."""
 
     zone_id: str
     type: str
@@ -77,7 +77,7 @@ class EventSubscriber:
         self._wakeup = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._is_filtered = filters.is_filtered
-        self._page_size = REPLAY_PAGE
+        self._page_size = REPLAY_PAGE_EVENTS
         self.filters = filters
         self.end_events = end_events
         self.position = filters.after
@@ -95,7 +95,7 @@ class EventSubscriber:
         self._queue.append(batch)
         self._queued_events += len(batch.frames)
         self._queued_bytes += len(batch.data)
-        if self._queued_events > QUEUE_EVENTS or self._queued_bytes > QUEUE_BYTES:
+        if self._queued_events > QUEUE_EVENTS_MAX or self._queued_bytes > QUEUE_BYTES_MAX:
             self._feed.fell_behind_count += 1
             self.fall_behind()
         self._wakeup.set()
@@ -107,14 +107,14 @@ class EventSubscriber:
         self._wakeup.set()
 
     def close(self, reason: str) -> None:
-        """End the subscription: the reader delivers nothing more."""
+        """End the subscription. No more events are delivered."""
         self.end_reason = self.end_reason or reason
         self._wakeup.set()
 
     # -- output to the reader -----------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """Take the queued events that have not been delivered, encoded. Only while live."""
+        """Clear the queue and return its undelivered events, encoded. Call this only while the subscriber is live."""
         data = b"".join(batch.data_after(self.position, self.filters) for batch in self._queue)
         self._clear()
         # A live subscriber has everything up to the feed's position. A replayed page may have been ahead of it.
@@ -122,7 +122,7 @@ class EventSubscriber:
         return data
 
     def take_events(self) -> list[Event]:
-        """Like `take`, but as `Event` objects, for readers that render them differently."""
+        """Like `take`, but with `Event` objects, for readers that render them differently."""
         events = [event for batch in self._queue for event in batch.events_after(self.position, self.filters)]
         self._clear()
         self.position = max(self.position, self._feed.position)
@@ -151,7 +151,7 @@ class EventSubscriber:
         try:
             page = await self._read_page()
         except BaseException:
-            # Also on cancellation: events queued meanwhile do not continue where the reader stopped.
+            # Also on cancellation: the queued events do not continue where the reader stopped.
             self.is_live = False
             raise
         if page.continues_from(self.position):
@@ -165,14 +165,14 @@ class EventSubscriber:
         self.is_live = self.is_live and is_complete and page.is_last
         self.position = page.covers_to if is_complete else page.events[count - 1].pos
         # If events are large, read no more next time than can be delivered.
-        self._page_size = min(2 * self._page_size, REPLAY_PAGE) if is_complete else count
+        self._page_size = min(2 * self._page_size, REPLAY_PAGE_EVENTS) if is_complete else count
 
     def _encode_events(self, events: Sequence[Event]) -> tuple[bytes, int]:
         """Encode as many events as may be delivered at once, at least one. Return the data and the number of events."""
         frames: list[bytes] = []
         size = 0
         for event in events:
-            if size >= REPLAY_BYTES:
+            if size >= REPLAY_BYTES_MAX:
                 break
             frames.append(self._feed.encode(event))
             size += len(frames[-1])
@@ -181,19 +181,19 @@ class EventSubscriber:
     async def _read_page(self) -> event_log.ReplayPage:
         filters = msgspec.structs.replace(self.filters, after=self.position, limit=self._page_size)
         async with self._feed.replay_slots:
-            # Before the page is read, so that the page reaches at least to where the queue starts.
+            # Done before the page is read, so that there is no gap between the page and the queue.
             self._clear()
             self.is_live = True
             page = await self._engine.read(lambda tx: event_log.read_replay(tx, filters), zones=[filters.zone_id])
-            # Inside the semaphore, because on SQLite a read does not suspend: here other tasks run, and data sent
-            # before reaches the socket, which may then report that its peer has stopped reading.
+            # On SQLite a read does not suspend, so other tasks run here, while the slot is still held. Data sent
+            # earlier reaches the socket, which may then report that its peer has stopped reading.
             await asyncio.sleep(0)
             return page
 
     async def wait(self, deadline: float) -> None:
         """Return when there may be something to do, or at `deadline` on the loop's clock."""
         loop = asyncio.get_running_loop()
-        # An early timer does no harm, so an existing one is kept: otherwise each event would set a new timer.
+        # A timer that fires early does no harm, so an existing one is kept. Otherwise each event would set a new timer.
         if self._timer is None or self._timer.when() > deadline:
             self._cancel_timer()
             self._timer = loop.call_at(deadline, self._on_timer)

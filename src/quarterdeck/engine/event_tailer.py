@@ -8,15 +8,16 @@ It runs only while there are subscribers. Each event is encoded once, and all su
                               the log after the subscriber's position ─────────┘ replay
 
 A subscriber is in one of two states. *Live*: the tailer appends events to its queue. *Behind*: it reads the log itself,
-page by page, in transactions that see only its zone. Every subscriber starts behind. It becomes live before each page;
-if that page was the last, the queue continues where the page ended, and events in both are dropped by their position.
-Positions have no gaps and are in commit order, so one integer says what has been delivered. No event is lost or
-duplicated, however often a subscriber changes state.
+page by page, in transactions that see only its zone. Every subscriber starts behind. Before it reads a page it becomes
+live, so that its queue fills meanwhile. If the page was the last, it stays live: the queue continues where the page
+ended, and queued events that were also in the page are skipped by their position. Positions have no gaps and are in
+commit order, so one integer says what has been delivered. No event is lost or duplicated, however often a subscriber
+changes state.
 
-How it fails. A subscriber that is too slow is neither buffered without limit nor disconnected: when its queue is full,
-the queue is dropped, and it is behind again, from the last delivered position. While the database is not reachable, the
-tailer retries with a backoff, and its subscribers stay where they are. If retention overtakes the tailer, all
-subscribers fall behind and learn from the log which events are deleted.
+How it fails. A slow subscriber is not disconnected, and its queue does not grow without limit: when the queue is full,
+it is dropped, and the subscriber is behind again, at the last delivered position. While the database is not reachable,
+the tailer retries with a backoff, and its subscribers keep their positions. If retention overtakes the tailer, all
+subscribers fall behind and find out from the log which events were deleted.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ GATHER_SECONDS = 0.01
 """Minimum time between two reads of the log. The first commit after a pause is delivered at once; under load, events
 are delivered together, because each round costs a system call per subscriber."""
 REPLAYS_MAX = 2
-"""Concurrent page reads for subscribers that are behind: a thousand that reconnect at once must not keep the database
-or the event loop from other work."""
+"""Maximum concurrent page reads for subscribers that are behind: a thousand subscribers that reconnect at once must not
+keep the database or the event loop from other work."""
 RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
 K = TypeVar("K")
 
@@ -69,7 +70,7 @@ class EventTailer:
         return len(self._subscribers)
 
     async def attach(self, subscriber: EventSubscriber) -> None:
-        """Pass new events to the subscriber from now on. TransientError while the database is not reachable."""
+        """Pass new events to the subscriber from now on. Raises TransientError if the database is not reachable."""
         async with self._start_lock:
             if self._task is None:
                 # Read before the first subscriber is added, so that its replay reaches at least this position.
@@ -140,7 +141,7 @@ class EventTailer:
             for subscriber in self._by_end_event.get(EndEvent(event.zone_id, event.type, event.subject), ()):
                 end_reasons[subscriber] = event.type
         if events[0].pos != self.position + 1:
-            # Retention has overtaken the tailer. Each subscriber finds out by its own position what is deleted.
+            # Retention has overtaken the tailer. Each subscriber finds out from its own position what was deleted.
             for subscriber in self._subscribers:
                 subscriber.fall_behind()
         self.position = events[-1].pos

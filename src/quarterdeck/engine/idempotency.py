@@ -1,7 +1,7 @@
 """Idempotency keys in the database (`core.idempotency` defines them).
 
-Keys are loaded and stored in the transaction of the operation, under the zone's lock. So of any number of concurrent
-requests with one key exactly one creates the object, and the others return it.
+Keys are loaded and stored in the transaction of the operation, under the zone's lock. So exactly one of any number of
+concurrent requests with the same key creates the object, and the others return it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def store_records(records: list[KeyRecord], now: Millis) -> BoundStatement:
 
 KEY_RETENTION = "key-retention"
 SLICE_KEYS = 5_000
-"""Keys that one transaction reads."""
+"""Maximum keys that one transaction reads."""
 SLICES_MAX = 100
-"""Slices that one pass reads: half a million keys."""
+"""Maximum slices that one pass reads: half a million keys."""
 
 
 class _KeyRow(msgspec.Struct, frozen=True, array_like=True):
@@ -56,9 +56,9 @@ class KeyRetention:
     once.
     """
 
-    def __init__(self, cross_zone_engine: Engine, days: float, every_ms: int) -> None:
+    def __init__(self, cross_zone_engine: Engine, retention_days: float, every_ms: int) -> None:
         self._cross_zone_engine = cross_zone_engine
-        self._retention_ms = round(days * DAY)
+        self._retention_ms = round(retention_days * DAY)
         self._every_ms = every_ms
         self._position = START
 
@@ -66,12 +66,12 @@ class KeyRetention:
         return Sweep(KEY_RETENTION, self._every_ms, SLICE_KEYS * SLICES_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        removed = 0
+        deleted_count = 0
         for _ in range(SLICES_MAX):
-            removed += await self._cross_zone_engine.transact(self._delete_slice)
+            deleted_count += await self._cross_zone_engine.transact(self._delete_slice)
             if not self._position.zone_id:
                 break
-        return removed
+        return deleted_count
 
     async def _delete_slice(self, tx: Transaction) -> int:
         position = self._position
@@ -83,10 +83,10 @@ class KeyRetention:
         [rows] = await tx.read(Q.keys_slice(key=position.key, limit=SLICE_KEYS, **scope))
         keys = decode(rows, _KeyRow)
         self._position = keys[-1] if len(keys) == SLICE_KEYS else START
-        before = tx.now - self._retention_ms
+        cutoff = tx.now - self._retention_ms
         expired: list[tuple[object, ...]] = [
-            (key.zone_id, key.application_id, key.operation, key.key) for key in keys if key.created_at < before
+            (key.zone_id, key.application_id, key.operation, key.key) for key in keys if key.created_at < cutoff
         ]
         if expired:
-            tx.write(Q.keys_delete_expired(batch=expired, before=before))
+            tx.write(Q.keys_delete_expired(batch=expired, before=cutoff))
         return len(expired)

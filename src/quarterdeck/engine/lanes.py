@@ -1,7 +1,8 @@
 """Lanes: group commit.
 
-Each kind of operation has a lane. Callers submit one command each and await one outcome each. While one batch commits,
-commands queue; they are the next batch. There are no timers: an idle lane commits at once.
+Each kind of operation has a lane. Callers submit one command each and await one outcome each. Commands that arrive
+while a batch commits are queued and form the next batch. An idle lane starts a batch at once, unless it has a
+`gather_seconds`.
 
     submit ─► ZoneQueue ─► _pump: take a batch ─► _process ─► each caller's future
                                                     │
@@ -12,8 +13,8 @@ commands queue; they are the next batch. There are no timers: an idle lane commi
               BUSY for a zone ──────────────────────┘ first in the next batch; after 50 ms, wait for its lock separately
 
 One busy zone must not block the others: operations skip zones whose lock another transaction holds and return `BUSY`
-for their commands. Those are retried with the next batch. If a zone stays busy, or if there is nothing else to do, a
-waiter takes the zone's commands out of the lane and waits for the lock on a separate connection.
+for the commands of those zones, which are retried with the next batch. If a zone stays busy, or if there is nothing
+else to do, a waiter takes the zone's commands out of the lane and waits for the lock on a separate connection.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Busy(Enum):
 
 
 BUSY: Final = Busy.BUSY
-"""The outcome of a command whose zone another transaction holds: nothing was decided, retry."""
+"""The outcome of a command whose zone another transaction has locked. Nothing was decided; the command is retried."""
 
 
 class LaneCommand(Protocol):
@@ -82,16 +83,16 @@ class LaneLimits:
     busy_seconds: float = 0.05
     """How long a zone may be busy before a waiter serves it."""
     batch_seconds: float = 10.0
-    """After this no new attempt starts, however few there were: each may have waited for an unresponsive network."""
+    """No new attempt starts after this, however few there were: each may have waited for an unresponsive network."""
     unknown_seconds: float = 5.0
     """How long to look up the outcome of a COMMIT whose response was lost."""
     waiters_max: int = 4
     zone_batches_max: int = 32
-    """How many batches a waiter runs for one zone before the pump checks whether it is free again."""
+    """How many batches a waiter runs for one zone before the pump checks whether the zone's lock is free again."""
 
 
 class LaneObserver(Protocol):
-    """Is called for each batch, refusal and retry. `Metrics` implements it."""
+    """Gets a call for each batch, refusal and retry. `Metrics` implements it."""
 
     def on_batch(self, lane: str, size: int, seconds: float) -> None: ...
     def on_refused(self, lane: str, reason: str) -> None: ...
@@ -113,7 +114,7 @@ class _QueuedCommand(Generic[C, R]):
 
 @dataclass(slots=True)
 class Lanes:
-    """Creates the lanes of a server, which share an engine and its limits, and waits until all are idle."""
+    """Creates the lanes of a server, which share an engine and limits. `drain` waits until all are idle."""
 
     engine: Engine
     settings: EngineSettings
@@ -163,7 +164,7 @@ class Lanes:
 
 async def _run_operation(operation: Operation[C, R], tx: Transaction, commands: Sequence[C]) -> Outcomes[R]:
     outcomes = await operation(tx, commands)
-    # Checked before the commit: a command without an outcome would leave its caller waiting for ever.
+    # Checked before the commit: a command without an outcome would leave its caller waiting forever.
     if len(outcomes) != len(commands):
         raise RuntimeError(f"{len(commands)} commands have {len(outcomes)} outcomes")
     return outcomes
@@ -227,9 +228,10 @@ class Lane(Generic[C, R]):
             self._update_idle()
 
     def _set_aside_busy(self, busy: list[_QueuedCommand[C, R]], *, is_whole_batch: bool) -> bool:
-        """Put commands of busy zones first in the next batch. A zone that has been busy for long, or is the only one in
-        the batch, gets a waiter if one is free: a zone that is busy for a moment must not queue behind those that are
-        stuck. Return False if the batch had nothing else and no waiter was free."""
+        """Put the commands of busy zones first in the next batch. A zone that has been busy for `busy_seconds`, or any
+        zone if the whole batch was busy, gets a waiter if one is free. Otherwise it stays in the lane: a zone that is
+        busy for a moment must not queue behind zones that are stuck. Return False if the whole batch was busy and no
+        waiter was free."""
         now = asyncio.get_running_loop().time()
         self._queue.put_back(busy)
         has_waiter = False
@@ -265,8 +267,8 @@ class Lane(Generic[C, R]):
     async def _serve_contended_zone(self, zone_id: str) -> None:
         """Serve a zone whose lock other transactions hold, while it has commands and no other zone needs the waiter.
 
-        Commands are taken after the wait, so that those that arrive meanwhile join the same batch. If they were taken
-        before it, each replica would wait with half of its commands, and then again with the other half.
+        Commands are taken after the wait, so that commands that arrive during the wait join the same batch. If they
+        were taken before it, each replica would wait with half of its commands, and then again with the other half.
         """
         for _ in range(self._limits.zone_batches_max):
             await self._try_wait_for_zone(zone_id)
@@ -283,7 +285,7 @@ class Lane(Generic[C, R]):
         try:
             await self._wait_for_zone(zone_id)
         except TransientError as error:
-            # The batch itself waits, or fails and reports it.
+            # Not fatal: the batch then waits for the lock itself, or fails and reports the error.
             self._report_retry(error.code)
 
     def _on_waiter_done(self, task: asyncio.Task[None]) -> None:
@@ -320,7 +322,7 @@ class Lane(Generic[C, R]):
     async def _bisect(
         self, batch: list[_QueuedCommand[C, R]], error: Exception, *, wait_for_locks: bool
     ) -> list[_QueuedCommand[C, R]]:
-        """One command causes the error: find it and reject it. The others of the batch succeed."""
+        """Find the command that causes the error and reject it. The other commands of the batch succeed."""
         if len(batch) == 1:
             self._reject(batch[0], self._to_problem(error))
             return []
@@ -348,7 +350,7 @@ class Lane(Generic[C, R]):
                 if await self._find_commit_outcome(attempt):
                     return attempt.outcomes  # type: ignore[return-value]  # stored there by this lane's own run
                 if attempts >= self._limits.retry.max_attempts or loop.time() >= deadline:
-                    # No attempt was committed, which is certain, so the callers get an ordinary 503.
+                    # It is certain that no attempt was committed, so the callers get an ordinary 503.
                     raise
             except TransientError as error:
                 self._report_retry(error.code)
@@ -414,7 +416,7 @@ class Lane(Generic[C, R]):
             return error
         if isinstance(error, ContentError) and error.code.startswith("22"):
             return Invalid(
-                "invalid_value", "The database rejected a value: a number is out of range or a text is not valid UTF-8."
+                "invalid_value", "The database rejected a value: a number is out of range or text is not valid UTF-8."
             )
         if isinstance(error, ContentError):
             return Conflict("conflict", "This request conflicts with stored data.")

@@ -4,10 +4,10 @@ A loop sleeps until a commit wakes it or its interval has passed, acquires its l
 cycles until none is left. A process that finds the lease taken backs off: however often it is woken, it tries about
 once a second. A holder without work does not renew its lease, so an idle server writes nothing.
 
-How it fails. A failed cycle is retried with a backoff (`LoopTiming`), which wake-ups do not shorten by default: an
-outage is one line in the log and an occasional retry, and nothing else stops. A holder that fails repeatedly releases
-its lease, since the work may succeed in another process. A failure that lasts is logged once more, as critical, if
-`alarm_seconds` is set. Losing the lease is not a failure.
+How it fails. A failed cycle is retried with a backoff (`LoopTiming`), which wake-ups do not shorten by default. An
+outage causes one line in the log and an occasional retry, and other work is not affected. A holder that fails
+repeatedly releases its lease, since the work may succeed in another process. A failure that lasts for `alarm_seconds`
+is logged once more, as critical. Losing the lease is not a failure.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ class LoopTiming:
     """When a loop runs."""
 
     every_ms: int
-    """The interval, if no wake-up comes."""
+    """The interval between cycles if there is no wake-up."""
     gap_seconds: float = GATHER_SECONDS
-    """Minimum time between two cycles, however often it is woken."""
+    """Minimum time between two cycles, however often the loop is woken."""
     retry: Policy = RETRY
     alarm_seconds: float | None = None
     """Log as critical after failing for this long."""
     wakes_while_failing: bool = False
-    """Whether a wake-up ends the pause after a failure, once it has lasted as long as the first pause: a commit means
-    that the database is back. For long pauses."""
+    """Whether a wake-up ends the pause after a failure, once `retry.base_ms` has passed: a commit means that the
+    database is reachable again. Useful if pauses are long."""
 
 
 class LeaderWork(Protocol):
     """The work of a loop."""
 
     async def is_due(self) -> bool | float:
-        """Return whether to acquire the lease now, or in how many seconds. Only reads."""
+        """Return whether to acquire the lease now, or in how many seconds. Must not write."""
 
     async def run_cycle(self, fence: Fence) -> float | None:
-        """Do a bounded part of the work. Return the seconds until there is more, regardless of commits: 0 for now,
-        None if nothing is left."""
+        """Do a bounded part of the work. Return the seconds until the next cycle is due even without a commit: 0 if
+        more work is ready, None if there is none."""
 
     async def on_stop(self, fence: Fence | None) -> None:
-        """The process stops. `fence` is given if the lease is still held."""
+        """Called when the process stops. `fence` is None if the lease is not held."""
 
 
 class LeaderLoop:
@@ -107,7 +107,7 @@ class LeaderLoop:
             log.info("%s stopped without saving its last state: %r", self.name, error)
 
     async def run_now(self) -> None:
-        """Run cycles until nothing is left, without the loop's own timing. Only if the loop was not started."""
+        """Run cycles until no work is left, ignoring the loop's timing. Must not be called on a started loop."""
         while (fence := await self.lease.acquire()) is not None:
             if await self._work.run_cycle(fence) != 0:
                 return
@@ -142,16 +142,18 @@ class LeaderLoop:
     async def _run_cycle(self) -> tuple[float, bool]:
         fence = self.lease.fence()
         if fence is None:
-            due_in = await self._work.is_due()
-            if due_in is False:
+            due_in_seconds = await self._work.is_due()
+            if due_in_seconds is False:
                 return self._interval_seconds, True
-            if due_in is not True and due_in > 0:
-                return min(due_in, self._interval_seconds), True
+            if due_in_seconds is not True and due_in_seconds > 0:
+                return min(due_in_seconds, self._interval_seconds), True
             fence = await self.lease.acquire()
         if fence is None:
             return LEASE_TAKEN_SECONDS, False
-        next_in = await self._work.run_cycle(fence)
-        return (self._interval_seconds, True) if next_in is None else (min(next_in, self._interval_seconds), True)
+        next_in_seconds = await self._work.run_cycle(fence)
+        if next_in_seconds is None:
+            return self._interval_seconds, True
+        return min(next_in_seconds, self._interval_seconds), True
 
     async def _on_failure(self, error: Exception) -> None:
         self._failures += 1
@@ -164,7 +166,7 @@ class LeaderLoop:
         alarm = self._timing.alarm_seconds
         if alarm is not None and not self._has_alarmed and now - self.failing_since >= alarm:
             self._has_alarmed = True
-            log.critical("%s has failed for %d s: %s", self.name, now - self.failing_since, self.error)
+            log.critical("%s has been failing for %d s: %s", self.name, now - self.failing_since, self.error)
         if self._failures % FAILURES_MAX == 0:
             # If that fails, too, the lease expires.
             with contextlib.suppress(StoreError):

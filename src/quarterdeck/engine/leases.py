@@ -1,13 +1,14 @@
 """Leases: the right of one process to do something alone.
 
-A lease is a row with a name, a term and an expiry, all by the database's clock. Taking it starts a new term; renewing
-keeps the term. A holder trusts its lease only until the *start* of its last successful renewal plus the TTL, less a
-margin, by its own monotonic clock: so a process that was frozen knows that its lease may have expired.
+A lease is a row with a name, a term and an expiry time, which the database's clock decides. Taking a lease starts a new
+term; renewing it keeps the term. A holder trusts its lease for the TTL less a margin, counted on its own monotonic
+clock from the time at which it *started* its last successful renewal. So a process that was paused knows that its lease
+may have expired.
 
-That is not enough, since a process may freeze after the check. So every write under a lease first reads the lease
-row by name and term, `for share`, in its own transaction (`Fence.check`). A holder of an older term finds no row and
-writes nothing; the share lock blocks a new holder until the write is committed. A holder that is frozen for a minute
-does no harm.
+That check is not enough, since a process may be paused right after it. So every transaction that writes under a lease
+first reads the lease row by name and term, `for share` (`Fence.check`). A holder of an older term finds no row and
+writes nothing; the share lock blocks a new holder until the write is committed. So a holder that is paused does no
+harm, however long the pause is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 TRUST_MARGIN = 0.1
-"""The share of the TTL that a holder does not trust: clocks drift, and responses take time."""
+"""The share of the TTL for which a holder no longer trusts its lease: clocks drift, and responses take time."""
 
 
 class LeaseLost(Conflict):
@@ -35,7 +36,7 @@ class LeaseLost(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Proof of a term. Each transaction that writes under the lease checks it."""
+    """Identifies a term of a lease. Each transaction that writes under the lease checks it."""
 
     name: str
     term: int
@@ -49,13 +50,13 @@ class Fence:
             )
 
 
-def valid_terms(terms: Sequence[tuple[str, int]]) -> BoundStatement:
-    """The same check for a batch whose commands have their own terms: returns the valid (name, term) pairs."""
+def valid_terms_statement(terms: Sequence[tuple[str, int]]) -> BoundStatement:
+    """The same check for a batch whose commands have different terms. The statement returns the valid pairs."""
     return Q.leases_check_terms(batch=[*terms])
 
 
 class LeaseHolder(msgspec.Struct, frozen=True, array_like=True):
-    """The present or last holder of a lease."""
+    """The current or last holder of a lease."""
 
     term: int
     holder: str
@@ -68,7 +69,7 @@ async def read_holder(tx: Transaction, name: str) -> LeaseHolder | None:
 
 
 class Lease:
-    """A lease as one process uses it, held or not."""
+    """A lease from the point of view of one process, which may or may not hold it."""
 
     def __init__(self, engine: Engine, name: str, holder: str, ttl_ms: int) -> None:
         self._engine = engine
@@ -83,13 +84,13 @@ class Lease:
         return self._name
 
     def fence(self) -> Fence | None:
-        """The fence of the current term, if this process can still trust it."""
+        """The fence of this process's term, or None if the process cannot trust that it still holds the lease."""
         if self._term is None or time.monotonic() >= self._trusted_until:
             return None
         return Fence(self._name, self._term)
 
     async def acquire(self) -> Fence | None:
-        """Renew the lease, or take it if it is free. None while another process holds it."""
+        """Renew the lease, or take it if it is free. Return None if another process holds it."""
         started_at = time.monotonic()
         term = await self._engine.transact(self._renew_or_take)
         self._term = term
@@ -99,7 +100,7 @@ class Lease:
         return self.fence()
 
     async def release(self) -> None:
-        """Release the lease, so that another process need not wait for its expiry."""
+        """Release the lease, so that another process need not wait until it expires."""
         term, self._term = self._term, None
         if term is None:
             return

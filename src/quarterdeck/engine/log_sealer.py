@@ -1,9 +1,10 @@
 """The sealer: writes the next seal over the new events of the log, or over a raised floor.
 
-A lease lets one process at a time seal. Each seal is written under its fence. Events are read and hashed before it, in
-chunks, so that the event loop serves other tasks in between. That needs no lock, because rows of the log never change
-and every position up to the head exists. If one is missing, it was deleted before it was sealed: nothing is sealed past
-it, the pass fails, and `qd audit verify` names the row. The server continues to serve.
+A lease ensures that only one process at a time seals, and each seal is written under the fence of that lease. Events
+are read and hashed beforehand, in chunks, so that the event loop serves other tasks in between. That needs no lock,
+because rows of the log never change and every position up to the head exists. If an event is missing, it was deleted
+before it was sealed: nothing is sealed past it, the pass fails, and `qd audit verify` names the row. The server
+continues to serve requests.
 
 A floor is attested only if retention could have raised it (`core.audit_seal.is_expired`): the server does not sign a
 floor that someone else wrote into the database.
@@ -39,7 +40,7 @@ from quarterdeck.store.interface import Row, decode
 log = logging.getLogger("quarterdeck.seals")
 SEAL = "seal"
 SEAL_EVENTS_MAX = 1_000
-"""Maximum events per seal: what a verifier must hold in memory at once."""
+"""Maximum events per seal. A verifier must hold that many in memory at once."""
 HASH_CHUNK = 250
 """Events read and hashed at once, which takes about a millisecond."""
 LEASE_MS = 5_000
@@ -128,7 +129,7 @@ class LogSealer:
         return len(event_hashes)
 
     async def _floor_to_attest(self, tx: Transaction, current: LogState) -> int:
-        """The floor that this seal attests: the raised one if retention permits it, otherwise the previous one."""
+        """The floor that this seal attests: the raised floor if retention permits it, otherwise the previous one."""
         raised_floor, newest = current.bounds.floor, current.newest_seal
         if newest is None or raised_floor <= newest.floor:
             return current.attested_floor

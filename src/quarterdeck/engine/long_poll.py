@@ -1,20 +1,21 @@
 """Long polls: claims that wait in this process for work.
 
-A claim that finds nothing may wait. Its long poll is kept in the memory of this process, by a key that says what it
-waits for. Three things end the wait:
+A claim that finds nothing may wait. Its long poll is kept in the memory of this process, under a key that identifies
+what it is waiting for. Three things end the wait:
 
-- a batch of this process that creates work assigns it to the poll in its own commit (the component's `BatchRunner`);
-- a commit in any process wakes the watcher, which reads once for all polls what is ready, and lets as many of them
+- a batch of this process creates work and assigns it to the poll in the same transaction (the component's
+  `BatchRunner`);
+- a commit in any process wakes the watcher, which reads what is ready, once for all polls, and lets as many of them
   claim again as can be served;
-- the watcher's timer, for work that becomes due at a known time, and its interval, in case a wake-up is lost.
+- the watcher's timer fires, for work that becomes due at a known time, or its interval ends, in case a wake-up is lost.
 
 If a poll has ended when work is delivered to it (the client disconnected, the timeout passed), the items are given
-back. Such an attempt does not count.
+back, and the attempt does not count.
 
 | type     | meaning                                                                     |
 |----------|-----------------------------------------------------------------------------|
 | `C`      | the claim or read: a frozen struct with a field `waiter`                    |
-| `K`      | what a poll waits for: a service, a zone, an inbox                          |
+| `K`      | what a poll is waiting for: a service, a zone, an inbox                     |
 | `I`      | one claimed item, such as an attempt                                        |
 """
 
@@ -34,7 +35,7 @@ from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.long_poll")
 GATHER_SECONDS = 0.005
-"""The pause between two checks. The next check finds all commits in between."""
+"""The pause between two checks. The next check covers all commits in between."""
 C = TypeVar("C", bound=msgspec.Struct)
 K = TypeVar("K", str, tuple[str, str])
 I = TypeVar("I")  # noqa: E741 - as in the table above
@@ -43,15 +44,15 @@ O = TypeVar("O")  # noqa: E741 - the outcome of a claim
 
 @dataclass(slots=True, eq=False)
 class LongPoll(Generic[C, K, I]):
-    """One waiting claim, however often it is submitted meanwhile."""
+    """One waiting claim, however often it is submitted again."""
 
     request: C
     """The claim, or the read of an inbox or a log."""
     key: K
     delivered: tuple[I, ...] | None = None
-    """The delivered items. Empty means: claim again. None if nothing was delivered yet."""
+    """The delivered items. Empty if the poll must claim again. None if nothing was delivered yet."""
     is_closed: bool = False
-    """The client no longer waits."""
+    """The client is no longer waiting."""
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self) -> None:
@@ -71,14 +72,14 @@ class LongPoll(Generic[C, K, I]):
 class LongPolls(Generic[C, K, I]):
     def __init__(self, item_key: Callable[[I], Hashable]) -> None:
         self.item_key = item_key
-        """Returns the identity of an item, which is equal for two versions of it."""
+        """Returns the identity of an item, which is the same for all versions of the item."""
         self._by_key: dict[K, dict[LongPoll[C, K, I], None]] = {}
         self.on_undelivered: Callable[[Sequence[I]], None] = lambda items: None
-        """Called with items to give back, because their client no longer waits."""
+        """Called with items to give back, because their client is no longer waiting."""
         self.wakeup = asyncio.Event()
         """Set when a poll is added: it may have missed a wake-up."""
         self.is_closed = False
-        """The server stops: no claim waits any longer."""
+        """The server is stopping, so claims no longer wait."""
 
     def __len__(self) -> int:
         return sum(len(polls) for polls in self._by_key.values())
@@ -87,7 +88,7 @@ class LongPolls(Generic[C, K, I]):
         return sorted(self._by_key)
 
     def waiting(self, key: K) -> list[LongPoll[C, K, I]]:
-        """The polls of this key, in order of arrival."""
+        """The polls with this key, in order of arrival."""
         return [*self._by_key.get(key, ())]
 
     def add(self, poll: LongPoll[C, K, I]) -> None:
@@ -117,12 +118,12 @@ class LongPolls(Generic[C, K, I]):
             poll.finish(items)
 
     def retry_first(self, key: K, count: int) -> None:
-        """Let the first `count` polls of this key claim again."""
+        """Let the first `count` polls with this key claim again."""
         for poll in self.waiting(key)[:count]:
             self.retry(poll)
 
     def retry(self, poll: LongPoll[C, K, I]) -> None:
-        """Let this poll claim again if it still waits. For work that suits this poll and not the first one."""
+        """Let this poll claim again if it is still waiting. For work that this poll can claim and the first cannot."""
         if poll in self._by_key.get(poll.key, ()):
             self._discard(poll)
             poll.finish(())
@@ -216,18 +217,19 @@ async def wait_for_claim(
 async def wait_for_work(
     claim: C, key: K, submit: Callable[[C], Awaitable[tuple[I, ...]]], polls: LongPolls[C, K, I], timeout_seconds: float
 ) -> tuple[I, ...]:
-    """Claim, and claim again whenever there may be work, until items arrive or the time is up."""
+    """Claim, and claim again whenever there may be work, until items arrive or the timeout passes."""
     deadline = asyncio.get_running_loop().time() + timeout_seconds
     poll: LongPoll[C, K, I] = LongPoll(claim, key)
     try:
         while True:
             items = await submit(msgspec.structs.replace(claim, waiter=poll))
             if poll.delivered:
-                # Items arrived while the poll claimed again. The same claim_id finds the same items; give back others.
+                # Items arrived while the poll was claiming again. With the same claim_id, the claim finds the same
+                # items; give back any others.
                 delivered = poll.take_delivered()
                 delivered_keys = {polls.item_key(item) for item in delivered}
                 polls.on_undelivered([item for item in items if polls.item_key(item) not in delivered_keys])
-                # Of the same item, use the later version: an older one could not be given back.
+                # If there are two versions of an item, use the later one: the earlier one could not be given back.
                 newest = {polls.item_key(item): item for item in items}
                 return tuple(newest.get(polls.item_key(item), item) for item in delivered)
             if items:

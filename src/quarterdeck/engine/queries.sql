@@ -2,7 +2,7 @@
 -- columns: pos, id, zone_id, type, subject, actor, from_state, to_state, data, trace, at
 
 -- name: clock
--- The database's clock decides. Read after the locks, so that time never decreases between two holders of one lock.
+-- The time for all decisions. Read after the locks, so that time never decreases between two holders of one lock.
 select now_ms();
 
 -- name: schema_get_revision
@@ -23,13 +23,13 @@ from rows(:batch as b, place bigint, id text, zone_id text, type text, subject t
 join log_head h on h.id = 1;
 
 -- name: log_find_event
--- Whether a batch was committed: its first event exists or not. Found by subject, which has an index.
+-- Whether a batch was committed: if it was, its first event exists. Searched by subject, which has an index.
 select 1 from events where subject = :subject and id = :id;
 
 -- name: log_page
 -- planned: each time
--- A zone's events after a position, oldest first, of all types or of the given ones. With types it stops at `upto`:
--- a search for rare events must not scan the complete log in one statement.
+-- A zone's events after a position, oldest first, of all types or of the given ones. If types are given, it stops at
+-- `upto`: a search for rare events must not scan the complete log in one statement.
 select columns(e)
 from events e
 where zone_id = :zone_id and pos > :after and pos <= :upto
@@ -68,8 +68,8 @@ select floor, pos from log_head where id = 1;
 
 -- name: log_replay
 -- planned: each time
--- A page after a position, with the bounds of the log. One statement, because both must be of the same instant: a page
--- that retention has overtaken must be recognized, and a short page covers everything up to the head or `upto`.
+-- A page after a position, with the bounds of the log. One statement reads both as of the same instant: the bounds show
+-- whether retention has overtaken the page, and a short page covers everything up to the head or `upto`.
 select h.floor, h.pos as head, columns(e)
 from log_head h
 left join (
@@ -100,7 +100,7 @@ where h.id = 1
 order by e.pos;
 
 -- name: keys_load
--- The stored records of the keys of a batch.
+-- The stored records for the keys of a batch.
 select k.zone_id, k.application_id, k.operation, k.key, k.digest, k.subject_id
 from rows(:batch as b, zone_id text, application_id text, operation text, key text)
 join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.application_id
@@ -125,7 +125,7 @@ order by k.zone_id, k.application_id, k.operation, k.key
 limit :limit;
 
 -- name: keys_delete_expired
--- Repeats the condition on the age: a key that was stored again since it was read stays.
+-- Repeats the condition on the age, so that a key that was stored again since it was read is kept.
 delete from idempotency_keys
 where (zone_id, application_id, operation, key) in (
     select b.zone_id, b.application_id, b.operation, b.key
@@ -137,7 +137,7 @@ where (zone_id, application_id, operation, key) in (
 insert into leases (name, term, holder, expires_at) values (:name, 0, '', 0) on conflict (name) do nothing;
 
 -- name: lease_take
--- Each acquisition is a new term, also by the same holder: an earlier term can no longer write.
+-- Each acquisition starts a new term, even by the same holder, so that an earlier term can no longer write.
 update leases set term = term + 1, holder = :holder, expires_at = now_ms() + :ttl
 where name = :name and expires_at <= now_ms()
 returning term;
@@ -149,7 +149,7 @@ where name = :name and term = :term and holder = :holder
 returning term;
 
 -- name: lease_release
--- The next holder can take it at once instead of after the TTL.
+-- Lets the next holder take the lease at once instead of after the TTL.
 update leases set expires_at = 0 where name = :name and term = :term and holder = :holder;
 
 -- name: lease_get
@@ -157,11 +157,11 @@ update leases set expires_at = 0 where name = :name and term = :term and holder 
 select term, holder, expires_at from leases where name = :name;
 
 -- name: lease_check_term
--- Read in the transaction of every write under a lease. The share lock blocks a new holder until this commit.
+-- Runs in every transaction that writes under a lease. The share lock blocks a new holder until the commit.
 select term from leases where name = :name and term = :term for share;
 
 -- name: leases_check_terms
--- The same for a batch, whose commands may have different terms: returns the valid ones.
+-- The same for a batch whose commands may have different terms. Returns the valid terms.
 select l.name, l.term
 from rows(:batch as b, name text, term bigint)
 join leases l on l.name = b.name and l.term = b.term
@@ -176,23 +176,23 @@ for share;
 select e.pos from events e order by e.pos limit 1;
 
 -- name: seal_newest
--- The seal that the next one follows, and whose floor is the attested one.
+-- The newest seal: the next seal follows it, and its floor is the attested one.
 select columns(s as seal) from seals s order by s.number desc limit 1;
 
 -- name: seal_ends
--- Where seals end, above a position; of several with the same end, the oldest first. Index-only, so that no leaves are
--- read.
+-- The ends of the seals above a position; of several with the same end, the oldest first. Index-only, so that no leaves
+-- are read.
 select s.last_pos, s.number, s.at from seals s where s.last_pos > :above order by s.last_pos, s.number limit :limit;
 
 -- name: seal_insert
--- Under the fence. The number is the primary key: two seals cannot follow the same one.
+-- Runs under the fence. The number is the primary key, so two seals cannot follow the same one.
 insert into seals (number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at)
 select columns(b as seal)
 from rows(:batch as b, number bigint, first_pos bigint, last_pos bigint, floor bigint, digest text, leaves text,
           previous text, hash text, kid text, signature text, at bigint);
 
 -- name: log_raise_floor
--- Never lowers it: a reader that has restarted at the floor must not find older events again.
+-- Never lowers the floor: a reader that has restarted at the floor must not find older events again.
 update log_head set floor = :floor where id = 1 and floor < :floor and pos >= :floor
 returning floor;
 
@@ -204,7 +204,7 @@ where pos <= :upto and pos <= (select s.floor from seals s order by s.number des
 -- The row of a sink, in the order of `sinks.SinkRow`.
 -- columns sink: name, id, position, updated_at
 --
--- An entry that waits for a retry or is dead, in the order of `sinks.ParkedEntry`.
+-- The row of an entry that is waiting for a retry or is dead, in the order of `sinks.ParkedEntry`.
 -- columns parked: sink, pos, entry, zone_id, stream, subject, fields, attempts, next_at, dead_at, error, created_at
 
 -- name: sink_create
@@ -214,7 +214,7 @@ select :name, :id, h.pos, now_ms() from log_head h where h.id = 1
 on conflict (name) do nothing;
 
 -- name: sink_touch
--- Records that a server still runs the sink, also without work: a sink that no server runs must not block retention.
+-- Records that a server is still running the sink, even without work: an abandoned sink must not block retention.
 update sinks set updated_at = now_ms() where name = :name;
 
 -- name: sink_state
@@ -227,13 +227,13 @@ join log_head h on h.id = 1
 where s.name = :name;
 
 -- name: sink_advance
--- Under the fence. The position never decreases.
+-- Runs under the fence. The position never decreases.
 update sinks set position = :position, updated_at = now_ms()
 where name = :name and id = :id and position <= :position
 returning position;
 
 -- name: sink_entries_list_due
--- Due retries: of each stream and subject only the oldest that is not dead, since the others wait for it.
+-- Due retries: for each stream and subject only the oldest entry that is not dead, since the others wait for it.
 -- (`dead_at` is wrapped, here and below, so that the partial index of waiting entries is not used: a plan made while it
 -- was empty would scan all waiting entries.)
 select columns(w as parked)
@@ -260,22 +260,23 @@ join sink_entries w on w.sink = b.sink and w.stream = b.stream and w.subject = b
 group by b.stream, b.subject;
 
 -- name: sink_entries_insert
--- In the transaction that advances the position past them: up to the position an undelivered entry is in this table,
--- beyond it in the log.
+-- Runs in the transaction that advances the position past these entries: up to the position, an undelivered entry is in
+-- this table; beyond it, in the log.
 insert into sink_entries (sink, pos, entry, zone_id, stream, subject, fields, attempts, next_at, dead_at, error, created_at)
 select columns(b as parked)
 from rows(:batch as b, sink text, pos bigint, entry bigint, zone_id text, stream text, subject text, fields text,
           attempts bigint, next_at bigint, dead_at bigint, error text, created_at bigint);
 
 -- name: sink_entries_delete
--- An entry that was delivered needs no row.
+-- A delivered entry needs no row.
 delete from sink_entries
 where (sink, pos, entry) in (
     select b.sink, b.pos, b.entry from rows(:batch as b, sink text, pos bigint, entry bigint)
 );
 
 -- name: sink_entries_defer
--- Rejected again: retried later, or dead. The condition on `attempts` makes one attempt count once.
+-- The target rejected the entry again: it is retried later, or dead. The condition on `attempts` makes one attempt
+-- count once.
 update sink_entries
 set attempts = attempts + 1, next_at = b.due_at, dead_at = b.given_up_at, error = b.why
 from rows(:batch as b, of_sink text, of_pos bigint, of_entry bigint, tries bigint, due_at bigint, given_up_at bigint,
@@ -298,7 +299,7 @@ select min(s.position) from sinks s;
 select columns(s as sink) from sinks s order by s.name;
 
 -- name: sink_entries_count
--- How many entries wait, and how many are dead.
+-- How many entries are waiting, and how many are dead.
 select count(*) - count(w.dead_at), count(w.dead_at) from sink_entries w where w.sink = :sink;
 
 -- name: sink_entries_page
@@ -310,13 +311,13 @@ order by case when w.dead_at is null then 1 else 0 end, w.pos desc, w.entry
 limit :limit;
 
 -- name: sink_entries_requeue
--- Retries dead entries as if they were new: those of one position, or all.
+-- Retries dead entries as if they were new: those at one position, or all.
 update sink_entries set dead_at = null, attempts = 0, next_at = now_ms()
 where sink = :sink and dead_at is not null and (cast(:pos as bigint) is null or pos = cast(:pos as bigint))
 returning pos;
 
 -- name: sink_entries_delete_expired
--- Entries that have been dead for long, limited per call.
+-- Deletes entries that died before a given time, up to a limit per call.
 delete from sink_entries
 where (sink, pos, entry) in (
     select w.sink, w.pos, w.entry
@@ -327,16 +328,16 @@ where (sink, pos, entry) in (
 returning pos;
 
 -- name: sinks_abandoned
--- Sinks that no server has run for long: their servers have gone or do not configure them any more.
+-- Sinks that no server has run for a long time: their servers are gone or no longer configure them.
 select s.name from sinks s where s.updated_at < :before;
 
 -- name: sink_delete_expired
--- Repeats the condition on the time: a sink that a server has run since then stays.
+-- Repeats the condition on the time, so that a sink that a server has run since then is kept.
 delete from sinks where name = :name and updated_at < :before
 returning name;
 
 -- name: sink_entries_delete_all
--- In the transaction that deletes their sink.
+-- Runs in the transaction that deletes the sink.
 delete from sink_entries where sink = :sink;
 
 -- name: log_has_event
@@ -344,8 +345,8 @@ delete from sink_entries where sink = :sink;
 select 1 from events e where e.pos = :pos and e.id = :id;
 
 -- name: log_zones_changed
--- Which of these zones have an event of these types after a position and an instant; null if none. As a scalar subquery
--- it cannot become a join, which might start with all events.
+-- For each zone, 1 if it has an event of these types after a position and a time, otherwise null. A scalar subquery
+-- cannot become a join, which might start with all events.
 select b.zone, (
     select 1
     from events e

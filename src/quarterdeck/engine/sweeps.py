@@ -1,9 +1,9 @@
 """Sweeps: bounded background passes that are repeated.
 
-A component defines one pass (`run_once`, which changes at most `batch` rows and returns how many). The runner adds the
-rest: a random first delay, so that replicas do not all sweep at once; a time limit; repetition while passes are full;
-counting; and `run_now`, by which a test or an operator runs a pass and waits for it. A failed pass is logged, counted
-and retried after its interval.
+A component defines one pass (`run_once`, which changes at most `batch` rows and returns how many). The runner adds a
+random first delay, so that replicas do not all sweep at once; a time limit; repetition while passes are full; counts;
+and `run_now`, with which a test or an operator runs a sweep and waits for it. A failed pass is logged, counted and
+retried after its interval.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SweepRunner:
         self._observers.append(observer)
 
     def start(self, only: Collection[str] | None = None) -> None:
-        """Start to repeat all sweeps, or only those named."""
+        """Start repeating all sweeps, or only those named in `only`."""
         self._tasks = [
             asyncio.create_task(self._repeat(sweep), name=f"sweep {sweep.name}")
             for sweep in self._sweeps.values()

@@ -59,8 +59,8 @@ class Transaction:
     def on_commit(self, callback: CommitCallback) -> None:
         """Call a function in this process after the commit.
 
-        It may never be called, since the process can end in between. So use it only to wake and to deliver; write what
-        must be durable.
+        The function may never be called, since the process can end in between. So use it only to wake readers and to
+        deliver results; anything durable must be written in the transaction.
         """
         self.commit_callbacks.append(callback)
 
@@ -70,7 +70,7 @@ TransactionListener = Callable[[Transaction, Sequence[NewEvent]], Awaitable[None
 
 @dataclass(slots=True)
 class TransactionAttempt:
-    """One attempt at a transaction: what was decided before COMMIT was sent, in case its response is lost."""
+    """One attempt at a transaction. It stores what was decided before COMMIT is sent, in case the response is lost."""
 
     key: int
     zones: Collection[str] = ()
@@ -82,7 +82,7 @@ class TransactionAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Runs operations in transactions. `runtime` creates one that is confined to zones and one for all zones."""
+    """Runs operations in transactions. `runtime` creates one engine that is confined to zones and one for all zones."""
 
     store: Store
     transaction_listeners: Sequence[TransactionListener] = field(default=())

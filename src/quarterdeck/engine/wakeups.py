@@ -1,9 +1,9 @@
-"""Wake-ups: readers of the log read at once instead of after their interval.
+"""Wake-ups: they make readers of the log read at once instead of at their next interval.
 
 After a commit the process wakes its own subscribers, and those of other processes through a transport
 (`store.postgres_notify` on PostgreSQL; SQLite has one process and needs none). A wake-up has no content, several may
-arrive as one, and one may be lost with its connection. So subscribers also poll at an interval, and only latency
-depends on a wake-up.
+arrive as one, and one may be lost with its connection. So subscribers also poll at an interval, and a lost wake-up only
+adds latency.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class WakeupTransport(Protocol):
     """Sends wake-ups to the other processes on the same database, and receives theirs."""
 
     def start(self, on_wakeup: WakeupCallback) -> None:
-        """Start to listen. `on_wakeup` is called on the event loop for every wake-up of another process."""
+        """Start listening. `on_wakeup` is called on the event loop for every wake-up from another process."""
 
     def send(self) -> None:
         """Wake the other processes soon. Never waits and never fails: a wake-up may be late or lost."""
@@ -57,7 +57,7 @@ class Wakeups:
         return unsubscribe
 
     def notify(self) -> None:
-        """Something was committed by this process: wake its own subscribers now, and other processes shortly."""
+        """Called after a commit by this process. Wakes its own subscribers now, and other processes shortly."""
         self._notify_subscribers()
         if self._transport:
             self._transport.send()

@@ -1,9 +1,9 @@
 """The queue of a lane: fair between zones, bounded.
 
 Commands are queued by zone, each zone in order of arrival. If all fit into one batch, all are taken. Otherwise zones
-alternate, one command each, so a zone with a thousand queued commands delays the single command of another by one
-place. Eviction is fair, too: if the queue is full, a new command replaces the newest command of the zone with the most,
-unless its own zone would then have as many.
+alternate, one command each, so a zone with a thousand queued commands delays another zone's single command by one
+place. Eviction is fair, too: if the queue is full, a new command replaces the newest command of the zone with the most
+commands, unless its own zone would then have at least as many.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ZoneQueue(Generic[E]):
         return any(zone not in self._paused for zone in self._zones)
 
     def put(self, entry: E) -> E | None:
-        """Queue an entry. Return the evicted entry: another zone's newest, this one, or None."""
+        """Queue an entry. Return the evicted entry, which may be this one, or None."""
         evicted = None
         if self._size >= self._capacity:
             evicted = self._evict(entry)
@@ -49,7 +49,7 @@ class ZoneQueue(Generic[E]):
         return evicted
 
     def put_back(self, entries: list[E]) -> None:
-        """Return entries that could not be processed to the front. They were accepted, so none is evicted."""
+        """Put entries that could not be processed back at the front. They were accepted before, so none is evicted."""
         returned = {zone: self._zones.pop(zone, deque()) for zone in dict.fromkeys(e.zone_id for e in entries)}
         for entry in reversed(entries):
             returned[entry.zone_id].appendleft(entry)
@@ -58,7 +58,7 @@ class ZoneQueue(Generic[E]):
         self._size += len(entries)
 
     def take(self, limit: int) -> list[E]:
-        """The next batch, in order of arrival."""
+        """Take the next batch, in order of arrival."""
         if self._size <= limit and not self._paused:
             taken = [entry for queue in self._zones.values() for entry in queue]
             self._zones.clear()
@@ -70,7 +70,7 @@ class ZoneQueue(Generic[E]):
         return taken
 
     def take_zone(self, zone_id: str, limit: int) -> list[E]:
-        """One zone's next entries, paused or not."""
+        """Take one zone's next entries, even if the zone is paused."""
         queue = self._zones.get(zone_id)
         taken: list[E] = []
         while queue and len(taken) < limit:

@@ -6,9 +6,9 @@
 | connection      | HTTP/1.1 on one connection: parsing, pipelining, time-outs, limits                         |
 | request         | one request: reading its body, sending its response at once or as a stream                 |
 | dispatcher      | the steps of a request: match, authorize, decode, call, respond, log                       |
-| router          | finds the route for a method and a path; the cost does not grow with the number of routes  |
+| router          | finds the route for a method and path; the cost does not grow with the number of routes    |
 | decoding        | decodes bodies and queries; checks size, depth, types and characters                       |
-| suggestions     | the closest known name for an unknown field or parameter                                   |
+| suggestions     | suggests the closest known name for an unknown field or parameter                          |
 | auth            | authentication, and the check of scope and zone                                            |
 | stream_limits   | streams: how many may be open, how they are sent, what ends them                           |
 | event_stream    | a zone's events as server-sent events                                                      |
@@ -28,7 +28,7 @@ The order of checks: route (404, 400 for an invalid id, 405) → credential (401
 body and query (400) → the operation. A body is read only after its sender is authorized.
 
 Errors. An invalid request gets a 4xx whose text names the field. An exception that a handler does not catch becomes a
-500 without details; the log has the traceback. A client that disconnects does not undo its request: the operation may
-still be committed. To find out, the client repeats the request with the same Idempotency-Key. A client whose stream
-breaks reconnects to any replica with the last event id it saw.
+500 without details; the log has the traceback. A disconnect does not undo a request: the operation may still be
+committed. To find out, the client repeats the request with the same Idempotency-Key. A client whose stream breaks
+reconnects to any replica with the last event id that it received.
 """

@@ -1,17 +1,17 @@
 """One HTTP/1.1 connection, with limits on the resources that a peer can use before it is authenticated.
 
-A peer that opens connections and sends bytes slowly holds memory and file descriptors. The limits:
+A peer that opens connections and sends bytes slowly uses memory and file descriptors. The limits are:
 
 - A request must arrive completely within QD_REQUEST_TIMEOUT_MS.
 - Its head has at most about `HEAD_BYTES_MAX` bytes.
 - At most about `READ_AHEAD_BYTES_MAX` bytes of a body are buffered before a handler reads it.
 - At most QD_CONNECTIONS_MAX connections are open at once.
 
-One timer per process closes slow requests and idle connections: a timer per request would slow every request down. The
-same timer aborts streams whose peer has read nothing for QD_STREAM_STALL_MS. A peer may read slowly, but a peer that
-never reads would keep a stream open forever.
+One timer per process closes slow and idle connections: a timer per request would slow every request down. The same
+timer aborts streams whose peer has read nothing for QD_STREAM_STALL_MS. A peer may read slowly, but a peer that never
+reads would keep a stream open forever.
 
-Pipelined requests are answered one at a time, in order. Meanwhile nothing more is read from the peer.
+Pipelined requests are answered one at a time, in order. While one is waiting, nothing more is read from the peer.
 
 `on_undelivered` is called when a response certainly did not reach the client. A claim uses it to release the work
 in the lost response. Only losses before the kernel has taken the last byte are detected, not those in the kernel or at
@@ -36,7 +36,7 @@ HEAD_BYTES_MAX = 64 * 1024
 READ_AHEAD_BYTES_MAX = 64 * 1024
 TIMEOUT_CHECK_SECONDS = 5.0
 IDLE_SECONDS = 75.0
-"""A kept-alive connection is closed after this time without a request."""
+"""A keep-alive connection is closed after this time without a request."""
 RequestHandler = Callable[[Request], Awaitable[None]]
 
 
@@ -53,7 +53,7 @@ class Connections:
         self.all_closed = asyncio.Event()
         self.all_closed.set()
         self.is_draining = False
-        """The server is stopping: every response closes its connection."""
+        """Whether the server is stopping. If so, every response closes its connection."""
         self._unflushed: list[Connection] = []
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Connections:
             connection.flush()
 
     def abort_streams(self) -> None:
-        """Abort the streams that are still open while the server drains: their peers do not read."""
+        """Abort the streams that are still open while the server drains: their peers are not reading."""
         for connection in [c for c in self._open if c.is_streaming]:
             connection.abort()
 
@@ -131,12 +131,12 @@ class Connection(asyncio.Protocol):
         self._write_buffer: list[bytes] = []
         self._head_size: int | None = None
         self._receiving_since: float | None = None
-        """When the request that is arriving began to arrive."""
+        """When the current request began to arrive, or the connection was made. None after a complete request."""
         self._stalled_since: float | None = None
         self._is_paused = False
         self._is_aborted = False
         self._final_bytes: bytes | None = None
-        """Sent after the responses in progress, before the connection is closed. None if it stays open."""
+        """Sent after the responses in progress, before the connection is closed. None if the connection stays open."""
         self._idle_since = 0.0
 
     # -- state and control, for `Connections` --------------------------------------------------------------------
@@ -151,13 +151,13 @@ class Connection(asyncio.Protocol):
         return self._current is not None
 
     def is_idle(self, since: float) -> bool:
-        """Whether the connection has had no request since that time."""
+        """Whether the connection has had no request since this time."""
         return self._current is None and self._receiving_since is None and self._idle_since < since
 
-    def has_timed_out(self, oldest_receiving: float, oldest_stall: float) -> bool:
-        """Whether a request has been arriving, or a stream has been stalled, since before these times."""
-        return (self._receiving_since is not None and self._receiving_since < oldest_receiving) or (
-            self._stalled_since is not None and self._stalled_since < oldest_stall and self.is_streaming
+    def has_timed_out(self, receiving_cutoff: float, stall_cutoff: float) -> bool:
+        """Whether a request began to arrive before `receiving_cutoff`, or a stream stalled before `stall_cutoff`."""
+        return (self._receiving_since is not None and self._receiving_since < receiving_cutoff) or (
+            self._stalled_since is not None and self._stalled_since < stall_cutoff and self.is_streaming
         )
 
     def close(self) -> None:
@@ -200,10 +200,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._receiving_since is None:
-            # Set here and not in a callback of the parser, which skips empty lines without a callback.
+            # Set here and not in a parser callback, because the parser skips empty lines without a callback.
             self._receiving_since = self._loop.time()
         if self._head_size is not None:
-            # The first piece of a head is not counted: it cannot be larger than one read.
+            # The first part of a head is not counted: it cannot be larger than one read.
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES_MAX:
                 self._close_after_responses(MALFORMED_REQUEST_RESPONSE)
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             # No other protocol is supported. The request is answered and the connection closed, because the following
-            # bytes may belong to the other protocol.
+            # bytes may belong to that protocol.
             last_request = self._pipelined[-1] if self._pipelined else self._current
             if last_request is not None:
                 last_request.keep_alive = False
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
         if self._incoming is None or final_bytes:
             self.close()
         else:
-            # Closing while the peer still sends would reset the connection, and the peer might never read its response.
+            # Closing while the peer is sending would reset the connection, and the peer might never read its response.
             # So the rest of the body is read and dropped until the request times out.
             self._resume_reading()
 
@@ -358,8 +358,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=0)
 
     def _clear_callbacks_if_sent(self) -> None:
-        # A transport that failed also has an empty buffer, and reports the loss one loop iteration later. Hence the
-        # check for `is_closing`.
+        # A transport that failed also has an empty buffer, and reports the loss one loop iteration later. So
+        # `is_closing` is checked too.
         is_all_sent = not self._write_buffer and not self._transport.get_write_buffer_size()
         if self._undelivered_callbacks and is_all_sent and not self._transport.is_closing():
             self._undelivered_callbacks.clear()

@@ -1,8 +1,8 @@
 """Decodes bodies and queries.
 
-The size of a body is limited while it is read. msgspec decodes it into the type of the route, and an error names the
-path of the field. Values that only one of the two database engines would refuse are refused here for both: U+0000, lone
-surrogates, integers beyond 64 bits, nesting deeper than 64 levels.
+The size of a body is limited while it is read. msgspec decodes it into the route's type, and an error names the path of
+the field. Values that only one of the two database engines would refuse are refused here for both: U+0000, lone
+surrogates, and integers beyond 64 bits. Nesting deeper than 64 levels is refused too.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def decode_query(raw: bytes, query_type: type[msgspec.Struct]) -> object:
 
 
 def to_problem(error: msgspec.DecodeError, target_type: object, code: str = "invalid_body") -> Problem:
-    """Convert an error of msgspec to a problem with the path of the field, and a suggestion for an unknown name."""
+    """Convert a msgspec error to a problem with the path of the field, and a suggestion for an unknown name."""
     text = str(error)
     path_match = _ERROR_PATH.search(text)
     path = path_match[1] if path_match is not None else ""

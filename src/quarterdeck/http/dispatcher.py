@@ -58,7 +58,7 @@ class _CompiledRoute:
 
 
 class RequestHeaders:
-    """The headers that the dispatcher uses, found in one pass."""
+    """The headers that the dispatcher uses, extracted in one pass."""
 
     __slots__ = (
         "api_key",
@@ -81,7 +81,7 @@ class RequestHeaders:
         self.last_event_id: str | None = None
         self.wants_stream = False
         self.header_zone_id: bytes | None = None
-        """The zone of a request whose path names none (X-Workspace-ID)."""
+        """X-Workspace-ID: the zone for routes whose path does not contain one."""
         self.request_id = ""
         trace_count = 0
         for name, value in headers:
@@ -95,7 +95,7 @@ class RequestHeaders:
             elif name == b"x-api-key":
                 self.api_key = _append_header_value(self.api_key, value)
             elif name == b"traceparent":
-                # If the header is repeated, it is unknown which value is right, so none is used.
+                # If the header is repeated, the right value is unknown, so neither is used.
                 trace_count += 1
                 self.trace = trace_context.parse_traceparent(value.decode("latin-1")) if trace_count == 1 else None
             elif name == b"accept":
@@ -112,7 +112,7 @@ class RequestHeaders:
 def _append_header_value(previous: bytes | None, value: bytes) -> bytes:
     """Join repeated headers with a comma (RFC 9110).
 
-    No credential or id contains a comma, so a repeated header is refused: a proxy may have checked the other value.
+    No credential or id contains a comma, so the joined value is refused: a proxy may have checked only one value.
     """
     return value if previous is None else b"%b, %b" % (previous, value)
 
@@ -141,13 +141,13 @@ class Dispatcher:
         self.check_agent: Callable[[Caller], Awaitable[None]] | None = None
         """Refuses a token whose agent has ended, on routes of components that do not check agents themselves.
 
-        The agent may end between this check and the commit. Components above `agents` check in the transaction.
+        The agent may end between this check and the commit. Components above `agents` check in the transaction instead.
         """
         self.on_drain: list[Callable[[], None]] = []
-        """Functions that end long polls and background work. Called when the server begins to stop."""
+        """Functions that end long polls and background work. Called when the server starts to shut down."""
 
     def drain(self) -> None:
-        """Begin to stop: end all streams and long polls."""
+        """Start to shut down: end all streams and long polls."""
         self.is_draining = True
         self._streams.drain()
         for callback in self.on_drain:
@@ -173,7 +173,7 @@ class Dispatcher:
                 status = _send_reply(request, reply, headers.request_id)
         except Problem as problem:
             status = self._send_problem(request, problem, headers.request_id)
-        except TransientError:  # from a read outside of lanes; lanes convert it to a problem
+        except TransientError:  # from a read outside a lane; lanes convert this error to a problem
             status = self._send_problem(request, _database_unavailable(), headers.request_id)
         except ClientDisconnected:
             status = CLIENT_CLOSED_REQUEST
@@ -290,7 +290,8 @@ def _invalid_path(name: str) -> Invalid:
 def _requested_zone(header: bytes, caller: Caller) -> str:
     """Return the zone that X-Workspace-ID names.
 
-    A zone that the caller may not access and a zone that does not exist get the same 404, so zones cannot be probed.
+    A zone that the caller cannot access and a zone that does not exist get the same 404, so that callers cannot find
+    out which zones exist.
     """
     zone_id = header.decode("latin-1")
     if not is_path_id(zone_id):
@@ -319,7 +320,7 @@ def _send_reply(request: Request, reply: object, request_id: str) -> int:
 
 
 def _quote_path(path: str) -> str:
-    """Encode a path, cut to 300 characters, as a JSON string. Most paths only need quotation marks, which is faster."""
+    """Encode a path, cut to 300 characters, as a JSON string. Most paths need no escaping, which is faster."""
     return f'"{path}"' if PATH_WITHOUT_ESCAPES.fullmatch(path) else _encode(path[:300]).decode()
 
 

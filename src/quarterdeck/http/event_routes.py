@@ -1,4 +1,4 @@
-"""The route of the event log: a zone's events, oldest first, after a position, as a page or as a stream."""
+"""The route for the event log: a zone's events after a position, oldest first, as a page or a stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENTS_DESCRIPTION = (
     "With `Accept: text/event-stream` the response is a stream: every event is sent when it is committed, with its "
     "`pos` as id and its type as name. A client that reconnects with `Last-Event-ID` misses no event and gets none "
     "twice. If the log does not contain that position, the stream sends one `reset` event and continues with the "
-    "oldest event that is stored."
+    "oldest stored event."
 )
 
 

@@ -7,12 +7,12 @@
     event: session.spawn                         the type
     data: {"pos":42,"id":"…","zone_id":"…",…}    the event, as in the list
 
-    : keep-alive                                 after a time without events
+    : keep-alive                                 sent after a period without events
     id: 57                                       all matching events up to here were sent: a reconnect starts here
 
-A client that reconnects to any replica with the last id it saw gets every later event once and in order. If the log
-does not contain that position, because it was deleted or does not exist yet, the client gets one `reset` event and then
-all stored events.
+A client that reconnects to any replica with the last id it received gets every later event once and in order. If the
+log does not contain that position, because it was deleted or does not exist yet, the client gets one `reset` event and
+then all stored events.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ S = TypeVar("S", bound="EventStream")
 def encode_frame(event: Event) -> bytes:
     body = _encode(log.to_view(event))
     if b"\n" in body or b"\r" in body:
-        # Components may write JSON with line breaks between tokens. They mean nothing in JSON, but would split `data`.
+        # Components may write JSON with line breaks between tokens. JSON ignores them, but they would split `data`.
         body = b" ".join(body.splitlines())
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.pos, event.type.encode(), body)
 
@@ -193,7 +193,7 @@ class EventStreams:
             # before it is refused by the check.
             await self.tailer.attach(stream.subscriber)
             await stream.start()
-        except BaseException:  # a cancellation too: the stream will not be served, so nothing else would remove it
+        except BaseException:  # including a cancellation: the stream will not be served, so nothing else removes it
             self.open_streams.remove(stream)
             raise
         return stream

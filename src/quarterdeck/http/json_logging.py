@@ -1,7 +1,8 @@
 """Structured logs: one JSON object per line on standard error.
 
-Request lines are buffered for up to `FLUSH_SECONDS` and written together, because a system call per request would be a
-tenth of the cost of a request. A killed process loses the buffered request lines. Log records are written at once.
+Request lines are buffered for up to `FLUSH_SECONDS` and written together, because one system call per request would
+make up a tenth of the cost of a request. A killed process loses the buffered request lines. Log records are written
+immediately.
 
 Request lines contain no header, body or query, so they cannot leak a secret. Error texts come from other code,
 including libraries, so values that are recognizable as secrets are redacted.
@@ -31,7 +32,7 @@ class LineWriter:
         self._descriptor = descriptor
         self._lines: list[bytes] = []
         self._flush_timer: asyncio.TimerHandle | None = None
-        self.lost_lines = 0
+        self.lost_line_count = 0
 
     def write(self, line: bytes) -> None:
         self._lines.append(line)
@@ -52,10 +53,10 @@ class LineWriter:
         except OSError:
             # A full disk or a closed pipe must not fail the request that logs. The loss cannot be logged either, so it
             # is counted and shown in /metrics.
-            self.lost_lines += len(lines)
+            self.lost_line_count += len(lines)
 
     def write_now(self, line: bytes) -> None:
-        """Write the buffered lines and this one at once. Unlike `write`, this needs no running event loop."""
+        """Write the buffered lines and this line immediately. Unlike `write`, this needs no running event loop."""
         self._lines.append(line)
         self.flush()
 
@@ -84,7 +85,7 @@ def set_up_logging(level: str) -> LineWriter:
     writer = LineWriter(2)
     root = logging.getLogger()
     handler = JsonHandler(writer)
-    # The level is set on the handler too: a logger with a level of its own ignores the root's.
+    # The level is set on the handler too: a logger with its own level ignores the root's.
     handler.setLevel(LEVELS[level])
     root.handlers = [handler]
     root.setLevel(LEVELS[level])

@@ -1,7 +1,7 @@
 """Metrics of this process, and their rendering for `/metrics`.
 
-Counting is on the hot path, so it is a dictionary lookup and an addition. The Prometheus library only renders. The
-specifications of this server define the metric names without the prefix `quarterdeck_`.
+Counting is on the hot path, so it is only a dictionary lookup and an addition. The Prometheus library is used only to
+render. Metric names without the prefix `quarterdeck_` come from the specifications of this server.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class _TerminateEventData(msgspec.Struct):
 
 
 class Histogram:
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+        self.sum = 0.0
 
     def observe(self, value: float) -> None:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
-        self.total += value
+        self.sum += value
 
     def cumulative_buckets(self) -> list[tuple[str, float]]:
         buckets, running_total = [], 0
@@ -142,7 +142,7 @@ class Metrics(Collector):
         self._gauges.setdefault((name, help_text), {})[label] = read
 
     def add_counter(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
-        """Add a counter that is kept elsewhere and read at each scrape."""
+        """Add a counter that is maintained elsewhere and read at each scrape."""
         self._counters.setdefault((name, help_text), {})[label] = read
 
     def add_histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
@@ -185,7 +185,7 @@ class Metrics(Collector):
         invocation_seconds = HistogramMetricFamily(
             "subagent_invoke_duration_seconds", "Time from the creation of an invocation to its end"
         )
-        invocation_seconds.add_metric([], self._invocation_seconds.cumulative_buckets(), self._invocation_seconds.total)
+        invocation_seconds.add_metric([], self._invocation_seconds.cumulative_buckets(), self._invocation_seconds.sum)
         yield invocation_seconds
         yield _counter_family(
             "subagent_sweeper_actions",
@@ -202,7 +202,7 @@ class Metrics(Collector):
         yield _counter_family("quarterdeck_lane_retries", "Transactions retried", ["lane", "code"], self._retries)
         for (name, help_text), histogram in self._histograms.items():
             family = HistogramMetricFamily(name, help_text)
-            family.add_metric([], histogram.cumulative_buckets(), histogram.total)
+            family.add_metric([], histogram.cumulative_buckets(), histogram.sum)
             yield family
         for (name, help_text), readers in self._gauges.items():
             gauge = GaugeMetricFamily(name, help_text, labels=["name"])
@@ -233,5 +233,5 @@ def _counter_family(name: str, help_text: str, labels: list[str], counts: Mappin
 def _histogram_family(name: str, help_text: str, label: str, histograms: dict[str, Histogram]) -> Metric:
     family = HistogramMetricFamily(name, help_text, labels=[label])
     for value, histogram in histograms.items():
-        family.add_metric([value], histogram.cumulative_buckets(), histogram.total)
+        family.add_metric([value], histogram.cumulative_buckets(), histogram.sum)
     return family

@@ -1,6 +1,6 @@
 """Admin routes for the Redis mirror of tasks and agents: its state, and a rebuild.
 
-They need the scope `quarterdeck.admin`, because the keys cover all zones.
+These routes need the scope `quarterdeck.admin`, because the keys cover all zones.
 """
 
 from __future__ import annotations
@@ -53,18 +53,19 @@ class RedisHandlers:
         return await _build_view(self.mirror, self.mirror.rebuild(self.wake_mirror))
 
 
-async def _build_view(mirror: KeyMirror, pending_state: Awaitable[str]) -> RedisView:
+async def _build_view(mirror: KeyMirror, pending_marker: Awaitable[str]) -> RedisView:
+    """Build the view from the mirror's marker: a state, and for a complete mirror the sink's id and a key count."""
     try:
-        state = await pending_state
+        marker = await pending_marker
     except BusUnavailable as error:
-        # The error text of Redis may contain its address, which callers must not see.
+        # The original error may contain the address of Redis, which callers must not see.
         raise Unavailable("redis_away", "Redis cannot be reached or does not accept writes.") from error
-    state_name, _, rest = state.partition(" ")
-    written = rest.rpartition(" ")[2]
+    state, _, details = marker.partition(" ")
+    written = details.rpartition(" ")[2]
     return RedisView(
-        state_name if state_name in (COMPLETE, BUILDING) else "missing",
-        int(written) if state_name == COMPLETE and re.fullmatch("[0-9]{1,18}", written) else None,
-        mirror.repairs,
+        state if state in (COMPLETE, BUILDING) else "missing",
+        int(written) if state == COMPLETE and re.fullmatch("[0-9]{1,18}", written) else None,
+        mirror.repair_count,
     )
 
 
@@ -78,8 +79,8 @@ def routes(handlers: RedisHandlers) -> list[Route]:
         Route(
             "POST", "/redis/rebuild", handlers.rebuild, "Rebuild the Redis mirror of tasks and agents", ADMIN,
             response=RedisView, errors=("redis_not_configured", *unavailable), tags=tags,
-            description="Writes all keys from the database and deletes keys that the database does not have, while "
-            "the server keeps working. Responds when that is done, or after 14 seconds with `building`: the rebuild "
-            "then continues in the background.",
+            description="Writes the keys of all tasks and agents in the database and deletes all other keys of the "
+            "mirror, while the server keeps working. Responds when the rebuild is complete, or after 14 seconds with "
+            "`building`: the rebuild then continues in the background.",
         ),
     ]  # fmt: skip

@@ -74,15 +74,15 @@ class Request:
         self.path, self.query = target
         self.headers = headers
         self.keep_alive = True
-        """The connection can take another request after this one."""
+        """Whether the connection can take another request after this one."""
         self.supports_chunked = True
         self.expects_continue = False
-        """The client sends its body only after `100 Continue`."""
+        """Whether the client sends its body only after `100 Continue`."""
         self.is_complete = False
-        """The body has arrived completely."""
+        """Whether the body has arrived completely."""
         self.is_disconnected = False
         self.is_unix_socket = False
-        """The request came over the Unix socket. The listening socket decides it, so a client cannot forge it."""
+        """Whether the request came over the Unix socket. It is set by the listener, so a client cannot forge it."""
         self.is_streaming = False
         self._connection = connection
         self._is_head = method == "HEAD"
@@ -172,7 +172,7 @@ class Request:
     def start_stream(self, status: int, headers: Headers) -> None:
         """Send the head of a response of unknown length.
 
-        HTTP/1.0 has no chunked encoding: there the response ends when the connection closes.
+        An HTTP/1.0 client does not support chunked encoding, so its response ends when the connection closes.
         """
         parts = [STATUS_LINES[status]]
         for name, value in headers:
@@ -184,7 +184,7 @@ class Request:
             self._connection.write(b"".join(parts))
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """Send one chunk, and wait while the client reads too slowly."""
+        """Send one chunk. If the client is reading too slowly, wait until more can be written."""
         if not self.is_disconnected and not self._is_head:
             self._connection.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self.supports_chunked else chunk)
             self._connection.flush()
@@ -203,8 +203,8 @@ class Request:
             self._connection.abort()
 
     def _closes_connection(self) -> bool:
-        # A client that waits for `100 Continue` and gets a response instead may or may not send its body. So it is
-        # unknown where its next request would begin.
+        # A client that waits for `100 Continue` and gets a response instead may or may not send its body, so it is
+        # unknown where its next request begins.
         is_body_pending = self.expects_continue and not self.is_complete
         self.keep_alive = self.keep_alive and not is_body_pending and not self._connection.is_draining
         return not self.keep_alive

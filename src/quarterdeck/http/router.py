@@ -1,4 +1,4 @@
-"""Finds the route of a path in a tree of dictionaries, so that a lookup costs the same for 200 routes as for 5."""
+"""Finds the route for a path in a tree of dictionaries, so that a lookup costs the same for 200 routes as for 5."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from quarterdeck.core.ids import is_name, is_numeric_id, is_path_id
 
 T = TypeVar("T")
 NAME_PARAMETERS = frozenset({"subject"})
-"""Path parameters that hold the name of a subject, as its issuer writes it."""
+"""Path parameters that hold a subject's name, which its issuer chooses."""
 NUMBER_PARAMETERS = frozenset({"fleet", "member", "message"})
-"""Path parameters that hold small numbers, because agents type them. Parameters in neither set hold path ids."""
+"""Path parameters that hold small numbers, because agents type them. All other path parameters hold path ids."""
 
 
-def _is_name(segment: str) -> bool:
-    """Whether the segment is a name. U+FFFD is refused: it replaces invalid UTF-8, so two names could become equal."""
+def _is_decodable_name(segment: str) -> bool:
+    """Whether the segment is a name. Refuses U+FFFD: it replaces invalid UTF-8, so two names could become equal."""
     return is_name(segment) and "\ufffd" not in segment
 
 
-def _validator_of(name: str) -> Callable[[str], bool]:
+def _validator_for(name: str) -> Callable[[str], bool]:
     if name in NUMBER_PARAMETERS:
         return is_numeric_id
-    return _is_name if name in NAME_PARAMETERS else is_path_id
+    return _is_decodable_name if name in NAME_PARAMETERS else is_path_id
 
 
 class _Node(Generic[T]):
@@ -44,7 +44,7 @@ class RouteMatch(Generic[T]):
         self.params = params
         self.methods = methods
         self.invalid_parameter: str | None = None
-        """The first parameter whose segment is not valid."""
+        """The first parameter whose value is not valid."""
 
 
 class Router(Generic[T]):
@@ -57,14 +57,14 @@ class Router(Generic[T]):
             if segment.startswith("{"):
                 name = segment[1:-1]
                 if node.parameter is None:
-                    node.parameter = (name, _Node(), _validator_of(name))
+                    node.parameter = (name, _Node(), _validator_for(name))
                 elif node.parameter[0] != name:
-                    raise ValueError(f"{path}: this segment is already named {node.parameter[0]!r}")
+                    raise ValueError(f"{path}: other routes name the parameter {node.parameter[0]!r}, not {name!r}")
                 node = node.parameter[1]
             else:
                 node = node.literals.setdefault(segment, _Node())
         if method in node.methods:
-            raise ValueError(f"{method} {path} is in the table twice")
+            raise ValueError(f"there are two routes for {method} {path}")
         node.methods[method] = target
 
     def find(self, method: str, path: str) -> RouteMatch[T] | None:

@@ -1,6 +1,6 @@
 """Admin routes for the keys that encrypt secrets: count values by key, re-encrypt them, remove an old key.
 
-They need the scope `quarterdeck.admin`, because keys are shared by all zones. No route returns a secret or a key.
+These routes need the scope `quarterdeck.admin`, because all zones share the keys. No route returns a secret or a key.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SecretStatus(msgspec.Struct, frozen=True):
 class RotateResult(msgspec.Struct, frozen=True):
     resealed: Annotated[int, Meta(description="values that were encrypted again with the current key")]
     unopened: Annotated[int, Meta(description="values that could not be decrypted and are unchanged")]
-    moved: Annotated[int, Meta(description="rows that changed meanwhile and were skipped: run the rotation again")]
+    moved: Annotated[int, Meta(description="rows skipped because they changed meanwhile: run the rotation again")]
     looked: Annotated[int, Meta(description="rows read in this step")]
     next_cursor: Annotated[str | None, Meta(description="`cursor` for the next step; null after the last step")]
 
@@ -116,7 +116,7 @@ def routes(handlers: SecretHandlers) -> list[Route]:
             description="One step per request: repeat with `next_cursor` until it is null, and add up the counts.",
         ),
         Route(
-            "POST", "/secrets/rotate", handlers.rotate, "Re-encrypt values of older keys", ADMIN, body=RotateBody,
+            "POST", "/secrets/rotate", handlers.rotate, "Re-encrypt values that use older keys", ADMIN, body=RotateBody,
             response=RotateResult, errors=("invalid_cursor",), tags=tags,
             description="One step per request: repeat with `next_cursor` until it is null. Repeating a step is safe.",
         ),

@@ -3,7 +3,7 @@
 Draining answers every accepted request:
 
 1. Streams and long polls end, and the listening sockets close. Every later response has `connection: close`.
-2. After `DRAIN_IDLE_SECONDS`, idle connections are closed, and streams whose peer does not read are aborted.
+2. After `DRAIN_IDLE_SECONDS`, idle connections are closed, and streams whose peer is not reading are aborted.
 3. Requests in progress may finish within the grace period.
 4. Requests that are still in progress are then cancelled. Their clients get `outcome_unknown`.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from quarterdeck.http.connection import Connection, Connections, RequestHandler
 
 DRAIN_IDLE_SECONDS = 0.3
-"""How long a kept-alive connection may still send a request after the listening sockets have closed."""
+"""How long a keep-alive connection may still send a request after the listening sockets have closed."""
 CANCEL_SECONDS = 1.0
 """How long cancelled requests have to send their last response."""
 BACKLOG = 1024
@@ -73,7 +73,7 @@ class Server:
 
     async def _drain(self) -> None:
         await self._wait_unless_forced(self._connections.all_closed.wait(), DRAIN_IDLE_SECONDS)
-        # A connection that is still open is idle, has a request in progress, or has a stream whose peer does not read.
+        # A connection that is still open is idle, has a request in progress, or has a stream whose peer is not reading.
         self._connections.abort_streams()
         self._connections.close_idle()
         await self._wait_unless_forced(self._connections.all_closed.wait(), self._grace_seconds)
@@ -90,7 +90,7 @@ class Server:
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """Open a listening socket. Raises OSError with a text for the operator."""
+    """Open a listening socket. Raises OSError with a message for the operator."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

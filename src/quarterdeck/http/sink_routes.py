@@ -1,6 +1,6 @@
-"""Admin routes for sinks: their position, their pending and failed entries, and requeueing of failed entries.
+"""Admin routes for sinks: show their positions and their pending and failed entries, and requeue failed entries.
 
-They need the scope `quarterdeck.admin`, because a sink delivers the events of all zones.
+These routes need the scope `quarterdeck.admin`, because a sink delivers the events of all zones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RequeueResult(msgspec.Struct, frozen=True):
 class SinkHandlers:
     cross_zone_engine: Engine
     leader_loops: Mapping[str, LeaderLoop]
-    """The leader loops of the sinks that this server is configured with, by name of the sink."""
+    """The leader loops of the sinks in this server's configuration, by sink name."""
     check_bearer: Callable[[Caller], Awaitable[None]]
     wake_sinks: Callable[[], None]
     """Wakes the leader loops of sinks in this process and in others."""
@@ -71,7 +71,7 @@ class SinkHandlers:
         body = call.body
         assert isinstance(body, RequeueBody)
         if (body.pos is None) != body.all:
-            raise Invalid("invalid_body", "Give either `pos` or `all`: true.", field="pos")
+            raise Invalid("invalid_body", "Send either `pos` or `all`: true.", field="pos")
         name = call.params["id"]
         count = await self.cross_zone_engine.transact(lambda tx: admin.requeue(tx, name, body.pos))
         self.wake_sinks()

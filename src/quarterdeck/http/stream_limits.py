@@ -1,7 +1,7 @@
 """Streams: how they are sent, how many may be open, and what ends them.
 
 When a handler returns a `Stream`, this module sends the chunks of the stream, no faster than the client reads. A stream
-ends when the client disconnects, when its credential is no longer valid (checked at an interval), when the server
+ends when the client disconnects, when its credential is no longer valid (checked periodically), when the server
 drains, or when the stream has no more chunks. By then the status 200 has been sent, so a stream never ends with an
 error response: the client reconnects, and continues or gets the error.
 """
@@ -67,7 +67,7 @@ class Stream:
         raise NotImplementedError
 
     async def recheck(self) -> None:
-        """Called at an interval. Raises a Problem if the caller may no longer read the stream."""
+        """Called periodically. Raises a Problem if the caller may no longer read the stream."""
 
     def close(self, reason: str) -> None:
         """Make `chunks` end soon. May be called at any time, and more than once."""
@@ -124,8 +124,8 @@ class OpenStreams:
                 await _send_all(stream, request)
             request.end_stream()
         except asyncio.CancelledError:
-            # The server stops, and the client has not read everything that was sent.
-            log.warning("closed a stream whose client does not read")
+            # The server is stopping, and the client has not read everything that was sent.
+            log.warning("closed a stream whose client is not reading")
         except Exception:
             # A bug ends this stream only. The connection is aborted instead of completed, so the client reconnects.
             log.exception("internal error in a stream")
@@ -158,12 +158,12 @@ async def _send_all(stream: Stream, request: Request) -> None:
 
 
 async def _access_problem_code(stream: Stream, check_credential: CredentialCheck) -> str | None:
-    """Return the error code that a new request of this client would get, or None."""
+    """Return the error code that a new request from this client would get, or None."""
     try:
         await check_credential()
         await stream.recheck()
     except (TransientError, Unavailable):
-        # The check failed for now. The credential was valid at the last check, and its expiry is checked without I/O.
+        # The check was not possible. The credential was valid at the last check, and its expiry is checked without I/O.
         return None
     except Problem as problem:
         return problem.code

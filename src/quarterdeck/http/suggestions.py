@@ -22,7 +22,7 @@ from msgspec.inspect import (
 UNKNOWN_FIELD_PREFIX = "Object contains unknown field `"
 """The beginning of msgspec's error for an unknown field."""
 NAME_CHARACTERS_MAX = 100
-"""Maximum characters of the unknown name in the error, because a client can send a name of any length."""
+"""The error shows at most this much of the unknown name, because a client can send a name of any length."""
 LISTED_NAMES_MAX = 30
 _PATH_STEPS = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
@@ -36,9 +36,9 @@ def unknown_name(message: str) -> str | None:
 
 def unknown_name_detail(noun: str, name: str, known_names: Sequence[str]) -> str:
     detail = f"Unknown {noun} `{name[:NAME_CHARACTERS_MAX]}`."
-    by_normalized = {_normalize(known_name): known_name for known_name in known_names}
-    if matches := get_close_matches(_normalize(name[:NAME_CHARACTERS_MAX]), by_normalized, n=1):
-        return f"{detail} The closest {noun} is `{_parameter_spelling(by_normalized[matches[0]])}`."
+    names_by_normalized = {_normalize(known_name): known_name for known_name in known_names}
+    if matches := get_close_matches(_normalize(name[:NAME_CHARACTERS_MAX]), names_by_normalized, n=1):
+        return f"{detail} The closest {noun} is `{_parameter_spelling(names_by_normalized[matches[0]])}`."
     if not known_names:
         return f"{detail} No {noun}s are allowed here."
     name_list = ", ".join(f"`{_parameter_spelling(known_name)}`" for known_name in known_names[:LISTED_NAMES_MAX])

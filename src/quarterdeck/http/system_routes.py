@@ -43,7 +43,7 @@ class SystemHandlers:
         self._is_draining: Callable[[], bool] = lambda: False
 
     def set_routes(self, route_table: Sequence[Route], is_draining: Callable[[], bool]) -> None:
-        """Set the routes to describe, after construction: they include the routes of these handlers."""
+        """Set the routes to describe. Called after construction, because they include the routes of these handlers."""
         self._route_table = route_table
         self._is_draining = is_draining
 
@@ -114,7 +114,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     complaint: str | None
     """Why the schema does not match this release, and how to fix it. Null if it matches."""
     now: str
-    """The database's time. Sessions, leases and deadlines expire by it, not by the clock of the server."""
+    """The database's time. Sessions, leases and deadlines expire by it, not by the server's clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@
     data: {"id":12,"recipients":[…]}             acknowledged or canceled: the changed recipients, without text
 
 The event log records that a message was sent, acknowledged or canceled, but not its text. So the stream reads the
-current entry from the database. If several events of one entry are read together, one frame is sent for them, at the
-position of the first. A client that reconnects may therefore get a change twice, but never misses one.
+current entry from the database. If several events for one entry are read together, one frame is sent for them, in the
+place of the first. A client that reconnects may therefore get a change twice, but never misses one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PendingEntry:
     changed_message_ids: set[int] = field(default_factory=set)
     """Empty if the entry is new, because a new entry is sent completely."""
     last_pos: int = 0
-    """The event id to send with this entry: after it, every event up to this position has been sent."""
+    """The event id to send with this entry. Once it is sent, every event up to this position has been sent."""
 
 
 class TimelineStream(EventStream):
@@ -93,12 +93,12 @@ class TimelineStream(EventStream):
         return await self._next_frames() if self._pending else b""
 
     async def _next_frames(self) -> bytes:
-        """Encode the next entries in their current state. They stay pending until they have been read."""
+        """Encode the next entries in their current state. Entries stay pending until the read succeeds."""
         batch = self._pending[:ENTRIES_PER_READ]
         try:
             frames = await self._event_streams.engine.read(lambda tx: self._build_frames(tx, batch), zones=self._zones)
         except Problem as problem:
-            # The caller lost its access to the fleet: the stream ends.
+            # The caller has lost access to the fleet, so the stream ends.
             self.close(problem.code)
             return b""
         del self._pending[: len(batch)]

@@ -24,7 +24,7 @@ from quarterdeck.maintenance.queries import Q
 from quarterdeck.maintenance.snapshot import Snapshot, first_row, iter_rows, open_snapshot
 
 NO_ANCHOR = (
-    "No anchor was given: this does not prove that the newest seals were not deleted together with their events. "
+    "No anchor was given, so the newest seals may have been deleted together with their events. "
     "Store the output of `qd audit anchor` on another machine regularly, and pass it with --anchor."
 )
 
@@ -60,7 +60,7 @@ class AuditReport(msgspec.Struct, frozen=True):
         if proof and proof.unproven and proof.unproven_since is not None:
             notes.append(
                 f"{_pluralize(proof.unproven, 'event')} after position {proof.last_pos} {_is_or_are(proof.unproven)} "
-                f"not sealed yet (the oldest is from {iso(proof.unproven_since)}), and so not proven."
+                f"not sealed yet (the oldest is from {iso(proof.unproven_since)}), and therefore not proven."
             )
         if proof and proof.seals == 0:
             notes.append("There are no seals: nothing is proven.")
@@ -98,30 +98,30 @@ def load_evidence(snapshot: Snapshot) -> VerificationInput:
 def newest_anchor(url: str) -> str:
     """The newest seal as an anchor, to be stored on another machine."""
     with open_snapshot(url) as snapshot:
-        found = first_row(snapshot, Q.seal_last())
-    if found is None:
+        seal_row = first_row(snapshot, Q.seal_last())
+    if seal_row is None:
         raise NotFound("not_sealed", "There are no seals yet. A running server seals new events every few seconds.")
-    return msgspec.convert(found, Seal).anchor
+    return msgspec.convert(seal_row, Seal).anchor
 
 
 # -- command-line arguments ----------------------------------------------------------------------------------------
 
 
-def select_trusted_keys(key_files: Sequence[str], default_key: Path) -> TrustedKeys:
-    """The keys in the given files, or else the key in the data directory."""
+def select_trusted_keys(key_files: Sequence[str], default_key_file: Path) -> TrustedKeys:
+    """The keys in `key_files`, or the key in `default_key_file` if there are none."""
     if key_files:
         return load_trusted_keys(Path(name) for name in key_files)
-    if not default_key.exists():
+    if not default_key_file.exists():
         raise KeyFileError(
-            f"There is no signing key at {default_key}. Give the key that signed the seals with --key: a PEM file, or "
-            "a saved copy of the server's /.well-known/jwks.json."
+            f"There is no signing key at {default_key_file}. Use --key to pass the key that signed the seals: a PEM "
+            "file, or a saved copy of the server's /.well-known/jwks.json."
         )
-    return load_trusted_keys([default_key])
+    return load_trusted_keys([default_key_file])
 
 
-def parse_anchors(texts: Iterable[str]) -> list[Anchor]:
-    """Each text is an anchor, or the name of a file with one anchor per line."""
-    return [anchor for text in texts for anchor in _parse_anchor_argument(text)]
+def parse_anchors(arguments: Iterable[str]) -> list[Anchor]:
+    """Each argument is an anchor, or the name of a file with one anchor per line."""
+    return [anchor for argument in arguments for anchor in _parse_anchor_argument(argument)]
 
 
 def _parse_anchor_argument(text: str) -> list[Anchor]:
@@ -131,10 +131,10 @@ def _parse_anchor_argument(text: str) -> list[Anchor]:
         lines = [line.strip() for line in Path(text).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError):
         raise _invalid_anchor(text) from None
-    found = [parse_anchor(line) for line in lines if line and not line.startswith("#")]
-    if not found or None in found:
+    parsed_anchors = [parse_anchor(line) for line in lines if line and not line.startswith("#")]
+    if not parsed_anchors or None in parsed_anchors:
         raise _invalid_anchor(text)
-    return [anchor for anchor in found if anchor]
+    return [anchor for anchor in parsed_anchors if anchor]
 
 
 def _invalid_anchor(text: str) -> Invalid:
@@ -143,7 +143,7 @@ def _invalid_anchor(text: str) -> Invalid:
     )
 
 
-# -- texts ----------------------------------------------------------------------------------------------------------
+# -- report text ----------------------------------------------------------------------------------------------------
 
 
 def _proof_text(proof: VerificationResult, anchors: Sequence[str]) -> str:

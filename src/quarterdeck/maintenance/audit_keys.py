@@ -1,6 +1,6 @@
-"""Loads the public keys that seals are verified with. A file has a PEM key, public or private, or a JWKS document.
+"""Loads the public keys that verify seals. A file contains a PEM key, public or private, or a JWKS document.
 
-A key is identified by its thumbprint, which is computed here from the key. Key ids in the file are ignored.
+A key is identified by its thumbprint, which is computed from the key itself. Key ids in the file are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quarterdeck.http.auth.jwk import VerifyingKey, parse_key_set, to_verifying_
 from quarterdeck.http.auth.local_issuer import public_jwk, thumbprint
 from quarterdeck.http.auth.secret_files import KeyFileError
 
-_MAX_BYTES = 256 * 1024
+_FILE_MAX_BYTES = 256 * 1024
 
 
 class TrustedKeys:
@@ -34,16 +34,16 @@ class TrustedKeys:
 
 
 def load_trusted_keys(files: Iterable[Path]) -> TrustedKeys:
-    """Raises KeyFileError, with a text for the operator, if a file cannot be read or has no P-256 key."""
+    """Raises KeyFileError, with a message for the operator, if a file cannot be read or has no P-256 key."""
     return TrustedKeys(key for file in files for key in _load_keys(file))
 
 
 def _load_keys(file: Path) -> list[EllipticCurvePublicKey]:
     content = _read_file(file)
-    found = list(_keys_from_jwks(content) if content.lstrip().startswith(b"{") else _keys_from_pem(content))
-    if not found:
-        raise KeyFileError(f"The file {file} contains no P-256 key, neither as PEM nor as JWKS.")
-    return found
+    keys = list(_keys_from_jwks(content) if content.lstrip().startswith(b"{") else _keys_from_pem(content))
+    if not keys:
+        raise KeyFileError(f"The file {file} contains no P-256 key in PEM or JWKS format.")
+    return keys
 
 
 def _read_file(file: Path) -> bytes:
@@ -51,7 +51,7 @@ def _read_file(file: Path) -> bytes:
         # Without O_NONBLOCK, opening a named pipe would block.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            return os.read(descriptor, _MAX_BYTES)
+            return os.read(descriptor, _FILE_MAX_BYTES)
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""`qd db backup`: a consistent copy of a SQLite database, taken while its server runs.
+"""`qd db backup`: a consistent copy of a SQLite database, taken while its server is running.
 
 SQLite's online backup reads the pages of one snapshot and does not block writers. The copy gets its final name only
-when it is complete, synced and has passed SQLite's own check, so an interrupted backup leaves no file under that
-name. Existing files are not overwritten. For PostgreSQL the command refuses and names PostgreSQL's own tool.
+after it is complete, synced and has passed SQLite's own check, so an interrupted backup leaves no file under that name.
+Existing files are not overwritten. For PostgreSQL, the command refuses and refers to pg_dump.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class BackupResult(msgspec.Struct, frozen=True):
     """The newest seal in the copy, to be stored on another machine."""
 
     def text(self) -> str:
-        sealed = f", newest seal {self.anchor}" if self.anchor else ""
-        return f"{self.file}: {self.bytes:,} bytes, log position {self.position}{sealed}"
+        seal_text = f", newest seal {self.anchor}" if self.anchor else ""
+        return f"{self.file}: {self.bytes:,} bytes, log position {self.position}{seal_text}"
 
 
 def create_backup(url: str, file: Path) -> BackupResult:
-    """If the copy cannot be completed, raises an error with a text for the operator and leaves no file."""
+    """Copy the database to `file`. On failure, raises an error with a message for the operator and leaves no file."""
     source = sqlite_path(url)
     if source is None:
         raise Invalid("use_pg_dump", POSTGRESQL_HINT)

@@ -3,9 +3,9 @@
 It covers admission counters, session trees, suspensions, cascades, zones, invocations, delegations, services, tasks
 with their dependencies and agents, fleets with their members and messages, the event log, leases and idempotency keys.
 
-Each check is one statement that finds inconsistent rows, and a text for each row found. All checks read one snapshot,
-so concurrent writes cause no false findings. `docs/operations.md` explains each check and what to do. Recorded client
-histories are checked against the same snapshot (`history_checker`).
+Each check has a statement that finds inconsistent rows and a template for the message about each row. All checks read
+one snapshot, so concurrent writes cause no false findings. `docs/operations.md` explains each check and what to do.
+Recorded client histories are checked against the same snapshot (`history_checker`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Statement
 
 FINDINGS_MAX = 100
-"""Findings shown per check. More findings usually have the same cause, so the rest is only counted."""
+"""The maximum number of findings shown per check. Others usually have the same cause and are only counted."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -33,9 +33,9 @@ class Check(msgspec.Struct, frozen=True):
     statement: Statement
     """The first two columns are the zone and the id."""
     template: str
-    """The text for a row. `{2}` is the third column."""
+    """The message for a row. `{2}` is the third column."""
     is_note: bool = False
-    """The rows are reported for information only: they are not inconsistent."""
+    """Whether the rows are reported for information only, because they are not inconsistent."""
 
 
 CHECKS = (
@@ -43,14 +43,14 @@ CHECKS = (
     Check(
         "counts-left", Q.check_counts_leftover, "counter {2} {1} ({3}) belongs to a session that has ended or is gone"
     ),
-    Check("counts-ever", Q.check_counts_total_spawned, "tree {1} counts {2} sessions ever spawned, but has {3}"),
+    Check("counts-ever", Q.check_counts_total_spawned, "tree {1} has counted {2} spawned sessions, but has {3} rows"),
     Check("parents", Q.check_parents, "session {1} is live, but its parent {2} {3}"),
     Check("places", Q.check_tree_positions, "session {1} has depth {2} and root {3}; its parent implies {4} and {5}"),
     Check("cycles", Q.check_cycles, "session {1} is its own ancestor"),
     Check("expiries", Q.check_expiries, "session {1} expires at {2}, after its parent {3} at {4}"),
-    Check("states", Q.check_states, "session {1} is {2}: the state is unknown, or the time of its end is missing"),
+    Check("states", Q.check_states, "session {1} is {2}: the state is unknown, or its end time is missing"),
     Check("suspensions", Q.check_suspensions, "session {1} is {2}, but {3}"),
-    Check("stamps", Q.check_cascade_marks, "session {1} waits for cascade {2}, which {3}"),
+    Check("stamps", Q.check_cascade_marks, "session {1} is waiting for cascade {2}, which {3}"),
     Check("cascades", Q.check_cascades, "cascade {1} marked {2} sessions and terminated {3}, but {4} are left"),
     Check("cascades-slow", Q.check_cascades_slow, "cascade {1} has {2} sessions left after {3} s"),
     Check("zones", Q.check_zones, "session {1} is live, but its zone {2}"),
@@ -64,12 +64,12 @@ CHECKS = (
     Check(
         "delegation-order",
         Q.check_delegation_order,
-        "delegation {1} leads from {2} to {3}, but their ranks do not rise in that order",
+        "delegation {1} leads from {2} to {3}, but their ranks do not increase in that order",
     ),
     Check("services", Q.check_services, "service {1} is {2}"),
     Check("tasks", Q.check_tasks, "task {1} is {2} in attempt {3}, but its row is inconsistent"),
     Check("tasks-waiting", Q.check_tasks_unmet, "task {1} counts {2} unmet dependencies (`waits` is {4}), but has {3}"),
-    Check("tasks-forgotten", Q.check_tasks_not_unblocked, "task {1} waits for {2}, which is {3}"),
+    Check("tasks-forgotten", Q.check_tasks_not_unblocked, "task {1} is waiting for {2}, which is {3}"),
     Check("tasks-held", Q.check_tasks_held, "agent {1} counts {2} held tasks, but holds {3}"),
     Check("tasks-lost", Q.check_tasks_of_lost_agents, "task {1} is held by agent {2}, which is {3}"),
     Check(
@@ -131,8 +131,10 @@ class Totals(msgspec.Struct, frozen=True, array_like=True):
     events: int
 
     def text(self) -> str:
-        named = msgspec.structs.asdict(self)
-        return ", ".join(f"{count:,} {noun.removesuffix('s') if count == 1 else noun}" for noun, count in named.items())
+        counts_by_noun = msgspec.structs.asdict(self)
+        return ", ".join(
+            f"{count:,} {noun.removesuffix('s') if count == 1 else noun}" for noun, count in counts_by_noun.items()
+        )
 
 
 class ConsistencyReport(msgspec.Struct):
@@ -160,19 +162,21 @@ class ConsistencyReport(msgspec.Struct):
         lines += [
             f"{name}: {count - FINDINGS_MAX:,} more" for name, count in self.counts.items() if count > FINDINGS_MAX
         ]
-        mismatches = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
+        mismatch_count = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
         summary = (
-            f"{mismatches:,} {'row differs' if mismatches == 1 else 'rows differ'}" if mismatches else "consistent"
+            f"{mismatch_count:,} {'row differs' if mismatch_count == 1 else 'rows differ'}"
+            if mismatch_count
+            else "consistent"
         )
         lines.append(f"{summary}: {self.totals.text()}")
         return "\n".join([*lines, self.history.text()] if self.history else lines)
 
 
-def check_database(url: str, histories: Sequence[Path] = ()) -> ConsistencyReport:
-    history = read_histories(histories)
+def check_database(url: str, history_files: Sequence[Path] = ()) -> ConsistencyReport:
+    history = read_histories(history_files)
     with open_snapshot(url) as snapshot:
         result = run_checks(snapshot)
-        if histories:
+        if history_files:
             result.history = check_history(snapshot, history)
         return result
 
@@ -181,23 +185,23 @@ def run_checks(snapshot: Snapshot) -> ConsistencyReport:
     totals = first_row(snapshot, Q.check_totals())
     result = ConsistencyReport(msgspec.convert(totals, Totals))
     for check in CHECKS:
-        for finding in _findings(snapshot, check):
+        for finding in _iter_findings(snapshot, check):
             count = result.counts[check.name] = result.counts.get(check.name, 0) + 1
             if count <= FINDINGS_MAX:
                 (result.notes if check.is_note else result.findings).append(finding)
     return result
 
 
-def _findings(snapshot: Snapshot, check: Check) -> Iterator[Finding]:
-    return (_finding(check, row) for row in iter_rows(snapshot, check.statement()))
+def _iter_findings(snapshot: Snapshot, check: Check) -> Iterator[Finding]:
+    return (_to_finding(check, row) for row in iter_rows(snapshot, check.statement()))
 
 
-def _finding(check: Check, row: Row) -> Finding:
-    # Clients choose names, so control characters are escaped: a name must not move the cursor of a terminal.
-    values = [value if isinstance(value, int) else _one_line(str(value)) for value in row]
+def _to_finding(check: Check, row: Row) -> Finding:
+    # Clients choose names, so control characters are escaped: a name must not move the terminal's cursor.
+    values = [value if isinstance(value, int) else _escape_unprintable(str(value)) for value in row]
     zone_id = str(row[0]) or None
     return Finding(check.name, zone_id, str(row[1]), check.template.format(*values))
 
 
-def _one_line(text: str) -> str:
+def _escape_unprintable(text: str) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]

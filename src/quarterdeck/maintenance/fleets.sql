@@ -18,8 +18,8 @@ where (f.deleted_at is null and (coalesce(n.administrators, 0) <> 1 or coalesce(
 order by f.zone_id, f.fleet_id;
 
 -- name: check_fleet_members
--- Exactly the members that have left have a `deregistered_at`. A member's registry id is derived from the ids of the
--- fleet and the member. The administrator has none and is recognized by the end of its agent card, which callers cannot
+-- A member has a `deregistered_at` if and only if it has left. Its registry id is derived from the ids of the fleet and
+-- the member. The administrator has no registry id. It is recognized by the end of its agent card, which callers cannot
 -- influence.
 select m.zone_id, m.agent_id, m.fleet_id, m.status
 from members m
@@ -31,7 +31,7 @@ where m.status not in ('active', 'deregistered')
 order by m.zone_id, m.agent_id;
 
 -- name: check_fleet_registry
--- The agent of an active member exists and is not TERMINATED. It may be stale, because it can send heartbeats again.
+-- The agent of an active member exists and is not TERMINATED. It may be stale, because a stale agent may recover.
 -- The agent of a member that has left is TERMINATED or deleted.
 select m.zone_id, m.agent_id, m.fleet_id, m.status, m.registry_id, coalesce(a.status, 'missing')
 from members m
@@ -43,7 +43,7 @@ order by m.zone_id, m.agent_id;
 
 -- name: check_fleet_panes
 -- Only active members have a pane, and the administrator has none. The pane's director is the director of the fleet.
--- Exactly the members with a pane have a monitor configuration.
+-- A member has a monitor configuration if and only if it has a pane.
 select p.zone_id, p.agent_id, 'has a pane, but has left its fleet'
 from agent_placements p
 join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
@@ -54,7 +54,7 @@ from agent_placements p
 join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
 where m.registry_id is null
 union all
-select p.zone_id, p.agent_id, 'has a pane of a director that is not the director of its fleet'
+select p.zone_id, p.agent_id, 'has a pane whose director is not the director of its fleet'
 from agent_placements p
 join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
 join fleets f on f.zone_id = m.zone_id and f.fleet_id = m.fleet_id
@@ -72,7 +72,7 @@ where p.agent_id is null
 order by 1, 2, 3;
 
 -- name: check_fleet_monitors
--- A deleted fleet has no monitor. The row of a monitor that has exited has no pid and no times.
+-- A deleted fleet has no monitor. The row of a monitor that has exited has no pid or times.
 select r.zone_id, r.fleet_id, coalesce(cast(r.pid as text), 'none'),
        case when f.deleted_at is null then 'live' else 'deleted' end
 from monitor_runtime r
@@ -97,9 +97,9 @@ where coalesce(case h.noun when 'fleets' then c.fleets when 'members' then c.mem
 order by h.zone_id, h.noun;
 
 -- name: check_messages
--- The status of a message that waits for its recipient (`input_required`) has the time at which the message was sent.
--- At most one of `notified_at` and `notice` is set. A broadcast summary has no recipient and is completed. The order of
--- the times is not checked, because the database's clock may have been set back.
+-- While a message is waiting for its recipient (`input_required`), its status timestamp is the time at which it was
+-- sent. At most one of `notified_at` and `notice` is set. A broadcast summary has no recipient and is completed. The
+-- order of the times is not checked, because the database's clock may have been set back.
 select t.zone_id, t.task_id, t.type, t.status_state
 from messages t
 where t.type not in ('unicast', 'broadcast_summary')
@@ -127,8 +127,8 @@ where t.type = 'unicast' and (m.agent_id is null or m.fleet_id <> t.fleet_id or 
 order by 1, 2, 4;
 
 -- name: check_broadcasts
--- A broadcast has as many deliveries as its summary states, one per recipient. Their ids follow the id of the summary
--- directly: the timeline finds them by this range of ids.
+-- A broadcast has as many deliveries as its summary states, one per recipient. Their ids directly follow the id of the
+-- summary, because the timeline finds them by this range of ids.
 select s.zone_id, s.task_id, s.text, coalesce(d.deliveries, 0), coalesce(d.recipients, 0),
        coalesce(d.last_id, s.task_id)
 from messages s

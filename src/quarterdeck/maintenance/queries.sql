@@ -1,4 +1,4 @@
--- All statements only read. The checks of fleets are in `fleets.sql`.
+-- These statements only read. The fleet checks are in `fleets.sql`.
 
 -- name: schema_revision
 -- Read in the snapshot itself, so that no migration can run between this check and the reads.
@@ -27,9 +27,9 @@ from events order by pos;
 -- name: check_counts
 -- Compares the admission counters with the live sessions. Both sides are summed in one query, so that a row that is
 -- missing on either side is found too.
-select t.zone_id, t.key, t.scope, cast(sum(t.kept) as bigint), cast(sum(t.counted) as bigint)
+select t.zone_id, t.key, t.scope, cast(sum(t.stored_count) as bigint), cast(sum(t.counted) as bigint)
 from (
-    select c.zone_id, c.scope, c.key, c.live as kept, 0 as counted from admission_counts c
+    select c.zone_id, c.scope, c.key, c.live as stored_count, 0 as counted from admission_counts c
     union all
     select s.zone_id, 'zone', '', 0, count(*)
     from agent_sessions s where s.status <> 'terminated' and s.terminated_at is null group by s.zone_id
@@ -50,11 +50,11 @@ from (
     group by s.zone_id, s.parent_id
 ) t
 group by t.zone_id, t.scope, t.key
-having sum(t.kept) <> sum(t.counted)
+having sum(t.stored_count) <> sum(t.counted)
 order by t.zone_id, t.scope, t.key;
 
 -- name: check_counts_leftover
--- The counters of a tree and of a parent are deleted when that session ends, because nothing more can be counted there.
+-- The counters of a tree and of a parent are deleted when that session ends, because they are no longer needed.
 select c.zone_id, c.key, c.scope, c.live
 from admission_counts c
 left join agent_sessions s on s.zone_id = c.zone_id and s.id = c.key
@@ -88,8 +88,8 @@ where (s.parent_id is null or p.id is not null)
 order by s.zone_id, s.id;
 
 -- name: check_cycles
--- Depth cannot rise all the way around a cycle, so every cycle has a session with a wrong depth. The recursion towards
--- the ancestors starts only at such sessions.
+-- Depth cannot increase all the way around a cycle, so every cycle has a session with a wrong depth. The recursion up
+-- the tree starts only at such sessions.
 with recursive line (zone_id, id, ancestor) as (
     select s.zone_id, s.id, s.parent_id
     from agent_sessions s
@@ -112,14 +112,14 @@ where s.expires_at > p.expires_at
 order by s.zone_id, s.id;
 
 -- name: check_states
--- There are three states, and a terminated session has the time of its end.
+-- A session has one of three states, and a terminated session has an end time.
 select s.zone_id, s.id, s.status
 from agent_sessions s
 where s.status not in ('active', 'suspended', 'terminated') or (s.status = 'terminated' and s.terminated_at is null)
 order by s.zone_id, s.id;
 
 -- name: check_suspensions
--- A session is suspended exactly if it or an ancestor has the suspension flag (`held`).
+-- A session is suspended if and only if it or an ancestor has the suspension flag (`held`).
 with recursive flagged (zone_id, id) as (
     select s.zone_id, s.id
     from agent_sessions s
@@ -139,7 +139,7 @@ where s.status <> 'terminated' and s.terminated_at is null
 order by s.zone_id, s.id;
 
 -- name: check_cascade_marks
--- A session that a cascade has marked is terminated only by that cascade, so the cascade must be unfinished.
+-- Only the cascade that marked a session terminates it, so until then the cascade must be unfinished.
 select s.zone_id, s.id, coalesce(s.cascade_id, 'none'),
        case when c.id is null then 'does not exist' else 'is finished' end
 from agent_sessions s
@@ -148,7 +148,7 @@ where s.status <> 'terminated' and s.terminated_at is not null and (c.id is null
 order by s.zone_id, s.id;
 
 -- name: check_cascades
--- Every session that a cascade has marked is either terminated or still waits for its termination.
+-- Every session that a cascade has marked is either terminated or still waiting to be terminated.
 select c.zone_id, c.id, c.stamped, c.settled, coalesce(w.n, 0)
 from cascades c
 left join (
@@ -161,7 +161,7 @@ where c.stamped - c.settled <> coalesce(w.n, 0)
 order by c.zone_id, c.id;
 
 -- name: check_cascades_slow
--- After a crash a sweep finishes a cascade within seconds. If one is still unfinished after a minute, probably no
+-- A sweep finishes an interrupted cascade within seconds. If a cascade is still unfinished after a minute, probably no
 -- server is working on it.
 select c.zone_id, c.id, c.stamped - c.settled, (now_ms() - c.started_at) / 1000
 from cascades c
@@ -177,7 +177,7 @@ where s.status <> 'terminated' and s.terminated_at is null and (z.id is null or 
 order by s.zone_id, s.id;
 
 -- name: check_invocations
--- The invocations of a session are canceled in the transaction that terminates it. If they are too many for one
+-- The invocations of a session are canceled in the transaction that terminates it. If there are too many for one
 -- transaction, the session is listed in `invocation_backlogs`, and its invocations are not reported here.
 select i.zone_id, i.id, i.status, i.session_id, case when s.id is null then 'does not exist' else 'has ended' end
 from (
@@ -194,8 +194,8 @@ where (s.id is null or s.status = 'terminated')
 order by i.zone_id, i.id;
 
 -- name: check_attempts
--- A running invocation has a counted attempt, a token, a holder, a deadline and a lease. A pending one has no holder,
--- no deadline and no lease. An ended one has the time of its end and no lease.
+-- A running invocation has a counted attempt, a token, a holder, a deadline and a lease. A pending invocation has no
+-- holder, deadline or lease. An ended invocation has an end time and no lease.
 select i.zone_id, i.id, i.status, i.attempts, i.max_attempts
 from agent_invocations i
 where i.attempts < 0 or i.attempts > i.max_attempts
@@ -207,9 +207,10 @@ where i.attempts < 0 or i.attempts > i.max_attempts
 order by i.zone_id, i.id;
 
 -- name: check_parked
--- An invocation is parked while one of its sessions is suspended. The resume unparks it, or lists the session in
--- `invocation_backlogs` if it has too many invocations for one transaction. Without either, the invocation would never
--- be claimed. The reverse is not an error: a claim parks the invocations of suspended sessions that it finds.
+-- An invocation is parked while one of its sessions is suspended. Resuming the session unparks the invocation, or lists
+-- the session in `invocation_backlogs` if it has too many invocations for one transaction. Without either, the
+-- invocation would never be claimed. An unparked invocation of a suspended session is not an error: a claim that finds
+-- it parks it.
 select i.zone_id, i.id
 from agent_invocations i
 where i.status = 'pending' and i.parked <> 0
@@ -223,7 +224,8 @@ where i.status = 'pending' and i.parked <> 0
 order by i.zone_id, i.id;
 
 -- name: check_delegations
--- A delegation ends with its sessions. An expired one no longer counts, even before a sweep marks it as expired.
+-- A delegation ends when one of its sessions ends. An expired delegation no longer counts, even before a sweep marks it
+-- as expired.
 select d.zone_id, d.id, d.session_id, case when s.id is null then 'does not exist' else 'has ended' end
 from (
     select e.zone_id, e.id, e.source_session_id as session_id
@@ -237,7 +239,7 @@ where s.id is null or s.status = 'terminated'
 order by d.zone_id, d.id;
 
 -- name: check_delegation_chains
--- A delegation ends with the delegation it was derived from, and expires no later.
+-- A delegation ends with its parent, the delegation it was derived from, and expires no later than its parent.
 select d.zone_id, d.id, d.parent_edge_id, coalesce(p.status, 'missing')
 from delegation_edges d
 left join delegation_edges p on p.zone_id = d.zone_id and p.id = d.parent_edge_id
@@ -246,8 +248,8 @@ where d.status = 'active' and d.parent_edge_id is not null and d.expires_at > no
 order by d.zone_id, d.id;
 
 -- name: check_delegation_order
--- Ranks rise along every active delegation; otherwise a cycle could be created without being noticed. Ranks of an older
--- epoch are not checked, because they are computed again before they are used.
+-- Ranks increase along every active delegation; otherwise a cycle could be created undetected. Ranks of an older epoch
+-- are not checked, because they are recomputed before they are used.
 select e.zone_id, e.id, e.source_session_id, e.target_session_id
 from delegation_edges e
 left join delegation_epochs p on p.zone_id = e.zone_id
@@ -259,7 +261,7 @@ order by e.zone_id, e.id;
 
 -- name: check_services
 -- A registered service has at least one registration, and an ended session has none.
-select v.zone_id, v.id, 'registered, but no registration of it is left'
+select v.zone_id, v.id, 'registered, but has no registrations'
 from agent_services v
 where v.unregistered_at is null
   and not exists (select 1 from service_sessions r where r.zone_id = v.zone_id and r.service_id = v.id)
@@ -272,7 +274,7 @@ order by 1, 2, 3;
 
 -- name: check_tasks
 -- A held task has an agent, a token and a counted attempt. A pending or paused task has no agent. A completed task has
--- the time of its end.
+-- an end time.
 select t.zone_id, t.id, t.status, t.attempt
 from agent_tasks t
 where t.status not in ('PENDING', 'ASSIGNED', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'ABORTED', 'ARCHIVED')
@@ -299,7 +301,7 @@ where t.status in ('PENDING', 'PAUSED')
 order by t.zone_id, t.id;
 
 -- name: check_tasks_not_unblocked
--- Tasks that wait for a dependency that has ended or is deleted, and that nothing will unblock (`spreads` is 0).
+-- Tasks that are waiting for an ended or deleted dependency, and that nothing will unblock (`spreads` is 0).
 select t.zone_id, t.id, d.depends_on, coalesce(a.status, 'deleted')
 from task_dependencies d
 join agent_tasks t on t.zone_id = d.zone_id and t.id = d.task_id
@@ -323,7 +325,7 @@ order by p.zone_id, p.agent_id;
 
 -- name: check_tasks_of_lost_agents
 -- Tasks of an agent that is missing, terminated or stale. The transaction that terminates an agent or marks it as stale
--- also takes its tasks from it.
+-- also takes back its tasks.
 select t.zone_id, t.id, t.agent_id, coalesce(a.status, 'unknown')
 from agent_tasks t
 left join agents a on a.zone_id = t.zone_id and a.id = t.agent_id
@@ -331,7 +333,8 @@ where t.status in ('ASSIGNED', 'RUNNING') and (a.id is null or a.status in ('TER
 order by t.zone_id, t.id;
 
 -- name: check_log_head
--- The head is the position of the last event. Without events it equals the floor: retention has deleted everything.
+-- The head is the position of the last event. Without events it equals the floor, because retention deleted
+-- them all.
 select '', 'log_head', coalesce(cast(h.pos as text), 'none'), coalesce(cast(h.floor as text), 'none'),
        coalesce(cast(m.top as text), 'none')
 from (select 1 as id) one
@@ -340,7 +343,7 @@ cross join (select max(e.pos) as top from events e) m
 where h.pos is null or h.pos <> coalesce(m.top, h.floor) or h.floor > h.pos or h.floor < 0;
 
 -- name: check_log_gaps
--- Positions have no gaps. Retention deletes from the first position on, up to the floor.
+-- Positions have no gaps. Retention deletes only the oldest events, up to the floor.
 select '', 'events', g.first_pos, g.last_pos
 from (
     select n.before + 1 as first_pos, n.pos - 1 as last_pos
@@ -354,7 +357,7 @@ from (
 order by g.first_pos;
 
 -- name: check_leases
--- A lease lasts for seconds. One that expires more than a day from now would stop its background work until then.
+-- A lease lasts for seconds. If one expires more than a day from now, its background work could not run until then.
 select '', l.name, l.holder, (l.expires_at - now_ms()) / 1000
 from leases l
 where l.term < 0 or l.expires_at > now_ms() + 86400000

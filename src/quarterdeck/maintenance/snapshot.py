@@ -1,12 +1,12 @@
 """A read-only snapshot of a database, read in pages.
 
-SQLite is opened read-only in one read transaction. With WAL that blocks no writer, and it works whether or not a server
-has the file open. PostgreSQL is read in one REPEATABLE READ, READ ONLY transaction through server-side cursors. Rows
-come in pages, so a table of any size needs little memory.
+A SQLite file is opened read-only and read in one transaction. In WAL mode a reader does not block writers, so a server
+may have the file open. PostgreSQL is read in one REPEATABLE READ, READ ONLY transaction through server-side cursors.
+Rows are fetched in pages, so even a large table needs little memory.
 
-The tools must see all rows. On PostgreSQL, if row-level security applies to the login, the connection switches to the
-role `quarterdeck_sweep`, which sees every zone. A login that may not use that role is refused, because a check of only
-some rows would report gaps that do not exist.
+The maintenance tools must see all rows. If PostgreSQL's row-level security applies to the login, the connection
+switches to the role `quarterdeck_sweep`, which can read every zone. A login without that role is refused: a check that
+sees only some of the rows would report gaps that do not exist.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def iter_rows(snapshot: Snapshot, query: BoundStatement) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def open_snapshot(url: str) -> Iterator[Snapshot]:
-    """Raises StoreError, with a text for the operator, if the database cannot be read completely."""
+    """Raises StoreError, with a message for the operator, if the database or some of its rows cannot be read."""
     path = sqlite_path(url)
     with _open_sqlite(path) if path else _open_postgres(url) as snapshot:
         _check_schema(snapshot)
@@ -56,10 +56,10 @@ def open_snapshot(url: str) -> Iterator[Snapshot]:
 
 def _check_schema(snapshot: Snapshot) -> None:
     try:
-        found = first_row(snapshot, Q.schema_revision())
+        revision_row = first_row(snapshot, Q.schema_revision())
     except sqlite3.OperationalError:  # no such table; for PostgreSQL see `_open_postgres`
-        found = None
-    if message := schema_mismatch(str(found[0]) if found else None):
+        revision_row = None
+    if message := schema_mismatch(str(revision_row[0]) if revision_row else None):
         raise StoreError("schema", message)
 
 
@@ -80,8 +80,8 @@ class _SqliteSnapshot:
         except sqlite3.OperationalError as error:
             if "UTF-8" not in str(error):
                 raise
-        # A text is not valid UTF-8, so no server wrote it. The check must report such a row instead of failing. So the
-        # statement runs again and returns these texts as bytes, which is slower.
+        # A string in the database is not valid UTF-8, so no server wrote it. The check must report the row instead of
+        # failing, so the statement runs again and returns such strings as bytes, which is slower.
         self._connection.text_factory = _text_or_bytes
         remaining_rows = itertools.islice(itertools.chain.from_iterable(self._read_pages(query)), rows_yielded, None)
         while page := list(itertools.islice(remaining_rows, PAGE_ROWS)):
@@ -114,7 +114,7 @@ def _open_sqlite(path: Path) -> Iterator[Snapshot]:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a SQLite file read-only. On a read-only disk it is opened as immutable, if it has no WAL file."""
+    """Open a SQLite file read-only. If the disk is read-only and there is no WAL file, open the file as immutable."""
     uri = f"file:{quote(str(path.absolute()))}"
     connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, isolation_level=None, timeout=10)
     try:

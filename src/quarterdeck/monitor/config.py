@@ -1,6 +1,6 @@
 """The coding agents in the data directory's settings file. Only panes that run one of them may be typed into.
 
-The server reads the same file when it starts. Both refuse an invalid file.
+The server reads the same file when it starts. Both reject an invalid file.
 """
 
 from __future__ import annotations

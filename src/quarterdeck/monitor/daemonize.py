@@ -1,8 +1,8 @@
 """`--daemon`: starts a background process, and waits until it is running or has failed.
 
-The process forks twice, so that it has no controlling terminal, cannot acquire one, and is reaped by init. The starting
-command waits for one line on a pipe: the pid, or the problem that made the start fail. If the pipe closes without a
-line, the process exited without reporting a reason, and the error names its log.
+The command forks twice, so that the daemon has no controlling terminal, cannot acquire one, and is reaped by init. The
+command waits for one line on a pipe: the pid, or the problem that prevented the start. If the pipe closes without a
+line, the daemon exited without reporting a reason, and the error names its log.
 """
 
 # No `pathlib`: its import time would slow down every command.
@@ -22,7 +22,7 @@ from quarterdeck.core.errors import EXIT_FAILED, Fault, Problem
 
 LOG_MAX_BYTES = 16 * 1024 * 1024
 DaemonMain = Callable[[Callable[[], None]], None]
-"""Runs the daemon. It calls its argument once it has started."""
+"""Runs the daemon, and calls its argument once the daemon has started."""
 
 
 class DaemonStartFailed(Fault):
@@ -82,15 +82,15 @@ def _run_daemon(log_path: str, write_fd: int, main: DaemonMain) -> int:
 def _redirect_output(log_path: str) -> None:
     null_fd = os.open(os.devnull, os.O_RDONLY)
     log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for old, new in ((null_fd, 0), (log_fd, 1), (log_fd, 2)):
-        os.dup2(old, new)
+    for source_fd, standard_fd in ((null_fd, 0), (log_fd, 1), (log_fd, 2)):
+        os.dup2(source_fd, standard_fd)
     os.close(null_fd)
     os.close(log_fd)
     os.chdir("/")  # the daemon must not keep the starting command's working directory in use
 
 
 def _send_report(write_fd: int, report: dict[str, object]) -> None:
-    """Send one line and close the pipe. Only the first report is sent. The reader may already have exited."""
+    """Send one line and close the pipe, so that only the first report is sent. The reader may already have exited."""
     try:
         os.write(write_fd, f"{json.dumps(report)}\n".encode())
         os.close(write_fd)
@@ -99,7 +99,7 @@ def _send_report(write_fd: int, report: dict[str, object]) -> None:
 
 
 def _rotate_log(log_path: str) -> None:
-    """Rename a log larger than 16 MiB. It replaces the old log, so at most one old log is kept."""
+    """Rename a log larger than 16 MiB to `.1`, which replaces any older `.1`."""
     try:
         if os.stat(log_path).st_size > LOG_MAX_BYTES:
             os.replace(log_path, f"{log_path}.1")

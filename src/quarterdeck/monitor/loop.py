@@ -21,7 +21,7 @@ from quarterdeck.monitor.server_api import ServerApi
 
 FLEET_GONE_CODES = ("fleet_deleted", "fleet_not_found")
 ALWAYS_POLICY = "seed"
-"""The value of `--policy` with which all members are pinged, even if they are working."""
+"""The value of `--policy` that pings all due members, even those that are working."""
 
 
 class MonitorConfig(NamedTuple):
@@ -41,7 +41,7 @@ class Monitor:
         self._unreported_pings: list[int] = []
         """Agent ids of members that were pinged but not yet reported to the server."""
         self._owned_until = 0.0
-        """A time of `now()`. Before it no other monitor can claim the fleet."""
+        """No other monitor can claim the fleet before this time, on the clock of `now()`."""
 
     async def run(self) -> None:
         """Run until a signal arrives or the fleet is deleted. Raises if the server refuses the claim or a heartbeat."""
@@ -82,12 +82,12 @@ class Monitor:
         return state
 
     async def _send_heartbeat(self) -> MonitorState | None:
-        """Send a heartbeat. Returns None if this process may no longer own the fleet, and then it must not type."""
+        """Send a heartbeat. Returns None on failure: another monitor may own the fleet, so nothing may be typed."""
         sent_at, pinged = now(), [*self._unreported_pings]
         try:
             state = await asyncio.to_thread(self._api.send_heartbeat, pinged)
         except (Fault, Unauthenticated) as error:
-            # Both may be temporary: the token file of the data directory is renewed.
+            # Both may be temporary: an expired token in the data directory is renewed.
             self._config.report(error.detail)
             return None
         self._unreported_pings = self._unreported_pings[len(pinged) :]
@@ -97,12 +97,12 @@ class Monitor:
     def _extend_ownership(self, sent_at: float) -> None:
         """Set `_owned_until` after a claim or heartbeat that was sent at `sent_at`.
 
-        The server recorded it after `sent_at`, so its age is at most the time since `sent_at`.
+        The server recorded it after `sent_at`, so its age is at most the time that has passed since `sent_at`.
         """
         self._owned_until = sent_at + monitor_stale_after_ms(self._config.tick_seconds) / SECOND
 
     async def _ping_due_members(self, state: MonitorState | None) -> None:
-        """Ping the due members that the policy selects. Observes all panes, to track how long each is unchanged."""
+        """Ping the due members that the policy selects. Observes all panes, to track how long each has not changed."""
         if state is None:
             return
         observations = await self._observer.observe(state.members, now())
@@ -113,7 +113,7 @@ class Monitor:
         pinged = [member.agent_id for member, was_typed in zip(to_ping, results, strict=True) if was_typed]
         self._unreported_pings += pinged
         if self._unreported_pings:
-            # Report now: if this process ends before the next tick, its successor must not ping them again.
+            # Report now: if this process exits before the next tick, its successor must not ping these members again.
             await self._send_heartbeat()
 
     def _should_ping(self, member: WatchedMember, observations: dict[int, PaneObservation]) -> bool:
@@ -137,7 +137,7 @@ class Monitor:
                 await asyncio.to_thread(self._api.send_heartbeat, self._unreported_pings)
             await asyncio.to_thread(self._api.release)
         except Problem as problem:
-            # Exit anyway: the server detects the exit by the age of the heartbeat.
+            # Exit anyway: the server detects the exit from the age of the last heartbeat.
             self._config.report(f"could not release the fleet: {problem.detail}")
 
 
@@ -148,7 +148,7 @@ async def _wait_until_set(event: asyncio.Event, timeout_seconds: float) -> None:
 
 
 def now() -> float:
-    """Seconds on a clock that also runs while the machine sleeps, when another monitor may claim the fleet."""
+    """Seconds on a clock that keeps running while this host is suspended, when another monitor may claim the fleet."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

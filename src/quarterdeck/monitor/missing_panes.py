@@ -14,8 +14,8 @@ from quarterdeck.tmux.host import Host
 from quarterdeck.tmux.keystrokes import TmuxSnapshot
 from quarterdeck.tmux.panes import Tmux
 
-PENDING_SECONDS = 60.0
-"""How long the creation of a pane may take after its member was registered."""
+CREATION_MAX_SECONDS = 60.0
+"""How long it may take to create a pane after its member has been registered."""
 
 
 class UnreachableTmux(NamedTuple):
@@ -53,7 +53,7 @@ def _missing_reason(
 ) -> str | None:
     if placement.tmux_pane_id is None:
         age_seconds = now - datetime.fromisoformat(placement.created_at).timestamp()
-        return "its pane was never created" if age_seconds > PENDING_SECONDS else None
+        return "its pane was never created" if age_seconds > CREATION_MAX_SECONDS else None
     if not isinstance(snapshot, TmuxSnapshot):
         # The tmux server may be healthy, so do not suggest deleting members whose pane could not be checked.
         return None

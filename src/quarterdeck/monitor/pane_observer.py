@@ -1,4 +1,4 @@
-"""Observes the panes of a fleet's members, and types pings into them. Each observation lists a tmux server once."""
+"""Observes the panes of a fleet's members, and types pings into them. Each observation lists a server's panes once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quarterdeck.tmux.panes import Tmux
 CAPTURE_LINES = 200
 """More lines than a pane usually has, so that all visible text is compared."""
 TMUX_TIMEOUT_SECONDS = 5.0
-"""The time-out of each tmux command."""
+"""The timeout for each tmux command."""
 NOT_OWNER = "another monitor may own the fleet by now"
 
 
@@ -59,7 +59,7 @@ class PaneObserver:
         return observations
 
     async def ping(self, member: WatchedMember, is_owner: Callable[[], bool]) -> str | None:
-        """Type a ping into the observed pane. Returns None, or the reason if the line or its Enter was not typed."""
+        """Type a ping into the observed pane. Returns None, or the reason if the line or Enter was not typed."""
         tmux, target = self._targets[member.agent_id]
         if not is_owner():
             return NOT_OWNER
@@ -113,7 +113,7 @@ class PaneObserver:
         return member.agent_id, PaneObservation(True, int(quiet_seconds * SECOND), member.unread)
 
     def _report_change(self, member: WatchedMember, reason: str | None) -> None:
-        """Report once per change, not at every tick."""
+        """Report a change in whether the member can be reached, but not the same state at every tick."""
         if reason == self._block_reasons.get(member.agent_id):
             return
         if reason is None:
@@ -143,19 +143,19 @@ class _Screen(NamedTuple):
 class ScreenTracker:
     """A hash of the last observed text of each pane, and the time of the first observation of that text.
 
-    A pane that is observed for the first time counts as changed at that time, because its past is unknown.
+    A pane that is observed for the first time counts as changed at that time, because its earlier text is unknown.
     """
 
     def __init__(self) -> None:
         self._screens: dict[str, _Screen] = {}
 
-    def quiet_seconds(self, pane: str, text: str, now: float) -> float:
+    def quiet_seconds(self, pane_key: str, text: str, now: float) -> float:
         """How long the pane has shown this text."""
-        previous, text_hash = self._screens.get(pane), hash(text)
+        previous, text_hash = self._screens.get(pane_key), hash(text)
         if previous is None or previous.text_hash != text_hash:
-            previous = self._screens[pane] = _Screen(text_hash, now)
+            previous = self._screens[pane_key] = _Screen(text_hash, now)
         return now - previous.unchanged_since
 
-    def keep_only(self, panes: Collection[str]) -> None:
+    def keep_only(self, pane_keys: Collection[str]) -> None:
         """Drop all other panes. If one is observed again, its quiet time starts at 0."""
-        self._screens = {pane: screen for pane, screen in self._screens.items() if pane in panes}
+        self._screens = {key: screen for key, screen in self._screens.items() if key in pane_keys}

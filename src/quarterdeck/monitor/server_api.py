@@ -20,7 +20,7 @@ ConnectServer = Callable[[], ApiClient | None]
 
 
 class ServerApi:
-    """Blocks: call it from a thread if there is an event loop."""
+    """All methods block. In an event loop, call them from a thread."""
 
     def __init__(self, fleet_id: int, host: Host, connect: ConnectServer) -> None:
         self.fleet_id = fleet_id
@@ -41,7 +41,7 @@ class ServerApi:
             "policy": policy,
         }
         if current.pid is not None and (current.host_id, current.user_id) == (self.host.id, self.host.user_id):
-            # A previous monitor with our own pid has exited, because the pid is ours now. Or it is this process, and
+            # If the previous monitor has our own pid, it has exited and the pid was reused, or it is this process and
             # the response to an earlier claim was lost.
             previous_is_alive = current.pid != self.pid and is_process_alive(current.pid)
             body |= {"previous_pid": current.pid, "previous_is_alive": previous_is_alive}
@@ -73,7 +73,7 @@ class ServerApi:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Whether a process of this host is running. With /proc, a zombie counts as ended."""
+    """Whether a process is running on this host. With /proc, a zombie counts as ended."""
     if process_table.has_procfs():
         process = process_table.read_process(pid)
         return process is not None and not process.is_gone

@@ -13,7 +13,7 @@ from quarterdeck.sdk.work_types import Agent, AgentBeaten, AgentHealth, AgentTok
 
 class Agents(WorkResource):
     async def register(self, agent_id: str, **options: Unpack[AgentOptions]) -> Agent:
-        """Register an agent, or change the given fields of a registered one. Revives a terminated agent."""
+        """Register an agent, or update the given fields if it is registered. Revives a terminated agent."""
         body = encode_camel_options(AgentOptions, options)
         return await self._call_in_zone(
             ApiCall("PUT", self._path("agents", agent_id), body=body, is_idempotent=True), Agent
@@ -46,7 +46,10 @@ class Agents(WorkResource):
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), AgentBeaten)
 
     async def terminate(self, agent_id: str, *, reason: str | None = None, graceful: bool = False) -> Agent:
-        """Terminate the agent and take back its tasks. With `graceful` it gets no new tasks and ends after its last."""
+        """Terminate the agent and take back its tasks.
+
+        With `graceful`, the agent gets no new tasks and ends after its last one.
+        """
         body: dict[str, object] = {"graceful": graceful, **({} if reason is None else {"reason": reason})}
         path = self._path("agents", agent_id, "terminate")
         return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), Agent)

@@ -1,8 +1,9 @@
-"""Combines concurrent requests into bulk calls: requests that arrive during the calls in transit share the next one.
+"""Combines concurrent requests into bulk calls.
 
-There are no timers: a single request is sent alone and immediately. With 20 concurrent callers at most 3 calls are in
-transit instead of 20, and the server commits fewer batches. Each request gets its own result. If the server refuses a
-bulk call because one item is invalid, its items are sent one by one, so that the valid ones do not fail.
+Requests that arrive while the maximum number of calls is in transit share the next call. There are no timers: a single
+request is sent alone and immediately. With 20 concurrent callers, at most 3 calls are in transit instead of 20, and the
+server commits fewer batches. Each request gets its own result. If the server refuses a bulk call because one item is
+invalid, the items are sent one by one, so that the valid ones do not fail.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from quarterdeck.sdk.errors import Invalid, Problem, TooLarge
 
 R = TypeVar("R")
 MAX_CONCURRENT_CALLS = 3
-"""More than one, so that the server works on one call while others are in transit."""
-BATCH_MAX = 200
-BYTES_MAX = 1 << 20
-"""The limit of one bulk call. A larger request is sent alone."""
+"""More than one, so that the server can work on one call while others are in transit."""
+BATCH_MAX_REQUESTS = 200
+BATCH_MAX_BYTES = 1 << 20
+"""A request that is larger than this is sent alone."""
 PendingRequest = tuple[msgspec.Raw, "asyncio.Future[R]"]
 
 
@@ -40,7 +41,7 @@ class RequestBatcher(Generic[R]):
 
     def _start_calls(self) -> None:
         while self._pending and len(self._calls) < MAX_CONCURRENT_CALLS:
-            # In its own task: a caller that is cancelled must not cancel the other requests of the call.
+            # Each call runs in its own task: cancelling one caller must not cancel the other requests in the call.
             call = asyncio.get_running_loop().create_task(self._send_batch(self._take_batch()))
             self._calls.add(call)
             call.add_done_callback(self._on_call_done)
@@ -51,10 +52,10 @@ class RequestBatcher(Generic[R]):
 
     def _take_batch(self) -> list[PendingRequest[R]]:
         batch: list[PendingRequest[R]] = []
-        size = 0
-        while self._pending and len(batch) < BATCH_MAX:
-            size += len(bytes(self._pending[0][0]))
-            if batch and size > BYTES_MAX:
+        size_bytes = 0
+        while self._pending and len(batch) < BATCH_MAX_REQUESTS:
+            size_bytes += len(bytes(self._pending[0][0]))
+            if batch and size_bytes > BATCH_MAX_BYTES:
                 break
             batch.append(self._pending.popleft())
         return batch
@@ -75,7 +76,7 @@ class RequestBatcher(Generic[R]):
             for index, (_, future) in enumerate(batch):
                 _resolve(future, problem if len(batch) == 1 else _problem_for_item(problem, index))
         except BaseException as error:
-            # Also a cancellation: the callers must not wait forever. Each of them raises the error.
+            # This includes a cancellation: the callers must not wait forever. Each of them raises the error.
             for _, future in batch:
                 _resolve(future, error)
             if not isinstance(error, Exception):
@@ -86,9 +87,10 @@ class RequestBatcher(Generic[R]):
 
 
 def _problem_for_item(problem: Problem, index: int) -> Problem:
-    """The problem of a bulk call, for one of its items.
+    """A copy of a bulk call's problem, for one item.
 
-    The server stores each item under the call's idempotency key and the item's index. A caller needs both to retry it.
+    The server stores each item under the call's idempotency key and the item's index. A caller needs both to retry the
+    item.
     """
     item_problem = type(problem)(problem.code, problem.detail)
     item_problem.members.update(problem.members)

@@ -1,4 +1,4 @@
-"""The client of one zone of a server."""
+"""The client for one zone of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quarterdeck.sdk.zones import Zones
 
 
 class Quarterdeck:
-    """A client of one zone. It connects on the first call. `close` closes all connections."""
+    """A client for one zone. It connects on the first call. `close` closes all connections."""
 
     zones: Zones
     sessions: Sessions
@@ -66,8 +66,8 @@ class Quarterdeck:
     ) -> Quarterdeck:
         """Create a client.
 
-        `url`: the server's URL. Default: QD_URL, else the server of the data directory, which is started if none runs.
-        `token`: a token or API key, or a function that returns one. Default: QD_TOKEN, else the directory's token.
+        `url`: the server's URL. Default: QD_URL, else the data directory's server, which is started if needed.
+        `token`: a token or API key, or a function that returns one. Default: QD_TOKEN, else the data directory's.
         `zone`: default QD_ZONE, else `default`.
         `data`: the data directory. Default: QD_DATA, else the user's data directory.
         """
@@ -81,7 +81,7 @@ class Quarterdeck:
         return self._zone
 
     def in_zone(self, zone: str) -> Quarterdeck:
-        """Create a client of another zone that uses the same connections."""
+        """Create a client for another zone. It shares the connections of this client."""
         return Quarterdeck(self._transport, zone)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The coordinator: its status, its log and its strategy. For administrators of a zone."""
+"""The coordinator: its status, log and strategy. For zone administrators."""
 
 from __future__ import annotations
 

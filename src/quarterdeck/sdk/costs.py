@@ -1,4 +1,4 @@
-"""Costs and budgets of tasks."""
+"""Task costs and budgets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Costs(WorkResource):
     def list(
         self, group_by: GroupBy = "workspace", *, since: date | None = None, until: date | None = None
     ) -> AsyncIterator[CostSum]:
-        """Iterate over sums of costs. `since` is inclusive and `until` exclusive, both in UTC."""
+        """Iterate over cost totals, one per group. `since` is inclusive and `until` exclusive, both in UTC."""
         query = {
             "groupBy": group_by,
             "since": None if since is None else since.isoformat(),
@@ -36,7 +36,7 @@ class Budgets(WorkResource):
         usd: float | None = None,
         tokens: int | None = None,
     ) -> Budget:
-        """Set a budget. When it is spent, no tasks under it are claimed until its next period starts."""
+        """Set a budget. When it is used up, the tasks it covers are not claimed until its next period starts."""
         fields = {"scope": scope, "period": period, "key": key, "usd": usd, "tokens": tokens}
         body = {name: value for name, value in fields.items() if value is not None}
         return await self._call_in_zone(ApiCall("PUT", self._path("budgets"), body=body, is_idempotent=True), Budget)

@@ -15,7 +15,7 @@ class Delegations(Resource):
     async def create(
         self, source: str, target: str, *, key: str | None = None, **options: Unpack[DelegateOptions]
     ) -> Delegation:
-        """Lend authority of the session `source` to the session `target`. A session cannot lend more than it has."""
+        """Lend authority from session `source` to session `target`. A session cannot lend more than it has."""
         body = {"source_session_id": source, "target_session_id": target, **encode_options(DelegateOptions, options)}
         return await self._call(ApiCall("POST", self._path("delegations"), body=body, key=ensure_key(key)), Delegation)
 
@@ -32,7 +32,7 @@ class Delegations(Resource):
     async def revoke(self, edge_id: str, *, keep_sessions: bool = False) -> Revoked:
         """Revoke an edge and all edges derived from it, and terminate the sessions that lose their authority.
 
-        With `keep_sessions` these sessions keep running without it.
+        With `keep_sessions`, these sessions keep running without that authority.
         """
         return await self._call(
             ApiCall("DELETE", self._path("delegations", edge_id), {"keep_sessions": keep_sessions}, is_idempotent=True),
@@ -40,5 +40,5 @@ class Delegations(Resource):
         )
 
     async def authority(self, session_id: str) -> Authority:
-        """The authority of a session, and the edges that give it."""
+        """A session's authority, and the edges that grant it."""
         return await self._get(self._path("agents", session_id, "authority"), Authority)

@@ -1,4 +1,4 @@
-"""The exceptions of the SDK. The server uses the same classes of `core.errors`.
+"""The exceptions that the SDK raises. The server uses the same classes, except the last three.
 
 Problem                     code, detail, members; if the server sends them: bound, limit, used, frees, retry_after
 ├─ Refusal                  the same request is refused again until something else changes
@@ -10,13 +10,13 @@ Problem                     code, detail, members; if the server sends them: bou
 │   ├─ TooLarge             413
 │   ├─ KeyConflict          422   the idempotency key was used for a different request
 │   ├─ Frozen               423
-│   └─ LimitReached         429   a limit is reached
-└─ Fault                    the same request may succeed later; the SDK has retried it as far as that is safe
+│   └─ LimitReached         429   a limit was reached
+└─ Fault                    the same request may succeed later; the SDK has already retried it if that is safe
     ├─ Internal             500
     ├─ Unavailable          503
     │   └─ OutcomeUnknown         the request may have been processed: retry only with the same key
     ├─ Unreachable                the request was not sent
-    ├─ Lost                       the request was sent, and the response was lost or is invalid
+    ├─ Lost                       the request was sent, but the response was lost or invalid
     └─ TimedOut                   no response within the time-out
 """
 
@@ -77,7 +77,9 @@ class NotSucceeded(Exception):
     """An invocation ended without a result: it failed, timed out, was canceled or is dead."""
 
     def __init__(self, invocation: Invocation) -> None:
-        super().__init__(f"{invocation.method} of {invocation.service_id} {invocation.status}: {invocation.error}")
+        super().__init__(
+            f"{invocation.method} of {invocation.service_id} ended as {invocation.status}: {invocation.error}"
+        )
         self.invocation = invocation
 
     @property
@@ -90,17 +92,19 @@ class NotSucceeded(Exception):
 
 
 class LogReset(Exception):
-    """Events after the reader's position were deleted from the log, so some were missed.
+    """Events after the reader's position have been deleted from the log, so the reader has missed some.
 
-    To continue, follow again after `position`.
+    To continue, call `follow` again with `after=position`.
     """
 
     def __init__(self, position: int) -> None:
-        super().__init__(f"The log no longer has all events after this position. It continues after {position}.")
+        super().__init__(
+            f"Events after the requested position have been deleted. The log continues after position {position}."
+        )
         self.position = position
 
 
-# -- raised by the functions of workers ----------------------------------------------------------------------------
+# -- raised by worker functions ------------------------------------------------------------------------------------
 
 
 class Fatal(Exception):

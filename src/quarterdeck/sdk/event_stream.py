@@ -1,7 +1,7 @@
 """Follows a zone's event stream on an event loop, and reconnects when the connection is lost.
 
-A stream that ends, breaks or is silent for 90 s is opened again after a pause. It continues after the last event id, so
-no event is missed or repeated. A refusal is raised. A fault is raised if the first connection cannot be opened within
+A stream that ends, breaks or is silent for 90 s is reopened after a pause. It continues after the last event id, so no
+event is missed or repeated. A refusal is raised. A fault is raised if the first connection cannot be opened within
 `Options.patience`.
 """
 
@@ -24,7 +24,7 @@ log = logging.getLogger("quarterdeck.sdk")
 
 
 class AsyncEventStream:
-    """One event stream over any number of connections."""
+    """One logical event stream, read over one or more connections."""
 
     def __init__(
         self, transport: Transport, path: str, query: Query, on_connection_change: Callable[[bool], None] | None = None
@@ -32,7 +32,7 @@ class AsyncEventStream:
         self._transport = transport
         self._call = ApiCall("GET", path, query)
         self._on_connection_change = on_connection_change
-        """Called with True when a connection is open and all later events arrive, and with False when it is lost."""
+        """Called with True when a connection opens, after which all events arrive, and with False when it is lost."""
         self._parser = SseParser()
         self._failures = 0
         self._has_connected = False

@@ -1,4 +1,4 @@
-"""Invocations: durable calls to a service, and the bulk calls of their workers."""
+"""Invocations: durable calls to a service, and the bulk calls that workers make."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class Invocations(Resource):
     def __init__(self, transport: Transport, zone: str) -> None:
         super().__init__(transport, zone)
-        types = [f"invocation.{state}" for state in sorted(FINAL_STATUSES)]
-        self._end_waiter: EndWaiter[Invocation] = EndWaiter(transport, self._path("events"), types)
+        end_event_types = [f"invocation.{status}" for status in sorted(FINAL_STATUSES)]
+        self._end_waiter: EndWaiter[Invocation] = EndWaiter(transport, self._path("events"), end_event_types)
 
     async def enqueue(
         self,
@@ -41,7 +41,7 @@ class Invocations(Resource):
         key: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Invocation:
-        """Enqueue a durable call of a service's method. The same `key` enqueues it only once."""
+        """Enqueue a durable call to a service's method. Repeated calls with the same `key` enqueue it only once."""
         body = {"service_id": service_id, "method": method, "params": params, **encode_options(EnqueueOptions, options)}
         return await self._call(ApiCall("POST", self._path("invocations"), body=body, key=ensure_key(key)), Invocation)
 
@@ -54,7 +54,7 @@ class Invocations(Resource):
         key: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> object:
-        """Enqueue an invocation, wait for its end, and return its result.
+        """Enqueue an invocation, wait for it to end, and return its result.
 
         Raises `NotSucceeded` if it ends without a result. `timeout_ms` and the retry policy limit how long it takes.
         """
@@ -84,7 +84,7 @@ class Invocations(Resource):
     async def cancel(self, invocation_id: str, *, reason: str | None = None) -> Invocation:
         """Cancel an invocation that has not ended.
 
-        A running one ends when its worker stops it, or at its deadline.
+        A running invocation ends when its worker stops it, or at its deadline.
         """
         body = {} if reason is None else {"reason": reason}
         return await self._call(

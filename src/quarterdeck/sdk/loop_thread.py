@@ -1,7 +1,7 @@
-"""An event loop in a thread, on which the blocking client in `sdk/sync` runs its calls.
+"""The event loop thread on which the blocking client in `sdk/sync` runs its calls.
 
-Each client has one. Calls from any number of threads run on it concurrently. An interrupt of the waiting thread cancels
-the call.
+Each client has one event loop thread. Calls from any number of threads run on it concurrently. Interrupting a waiting
+thread cancels its call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ JOIN_TIMEOUT_SECONDS = 5.0
 
 
 class LoopThread:
-    """The loop runs from the first call to `finish`, in a daemon thread."""
+    """The loop runs in a daemon thread, from the first call until `finish`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -34,12 +34,12 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            # If the caller was interrupted, no thread waits for the coroutine. No effect if it is done.
+            # If the caller was interrupted, nothing is waiting for the coroutine. No effect if the coroutine is done.
             future.cancel()
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Yield the items. Each is fetched when it is requested."""
+        """Yield the items, fetching each one on demand."""
         try:
             while True:
                 try:
@@ -50,7 +50,7 @@ class LoopThread:
             self.run(_close_iterator(items))
 
     def finish(self, coroutine: Coroutine[object, None, None]) -> None:
-        """Run a last coroutine and stop the loop. Runs nothing if the loop was never started or is stopped already."""
+        """Run a final coroutine and stop the loop. If the loop is not running, only close the coroutine."""
         if self._loop is None:
             coroutine.close()
         else:
@@ -88,10 +88,10 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _cancel_all() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
+    other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in other_tasks:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*other_tasks, return_exceptions=True)
 
 
 async def _next(items: AsyncIterator[T]) -> T:
@@ -99,7 +99,7 @@ async def _next(items: AsyncIterator[T]) -> T:
 
 
 async def _close_iterator(items: AsyncIterator[T]) -> None:
-    """Close an iterator that was not exhausted, so that it frees its connection now and not when it is collected."""
+    """Close an iterator so that it frees its connection now, not when it is garbage-collected."""
     close = getattr(items, "aclose", None)
     if close is not None:
         await close()

@@ -18,7 +18,7 @@ class Members(WorkResource):
         return await self._call_in_zone(ApiCall("GET", self._path("members", subject)), Member)
 
     async def put(self, subject: str, role: Role) -> Member:
-        """Add a member, or change its role. Only an OWNER can grant or revoke the role OWNER."""
+        """Add a member, or change a member's role. Only an OWNER can grant or revoke the role OWNER."""
         call = ApiCall("PUT", self._path("members", subject), body={"role": role}, is_idempotent=True)
         return await self._call_in_zone(call, Member)
 

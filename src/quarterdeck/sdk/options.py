@@ -1,4 +1,4 @@
-"""Optional arguments of calls that have many. Their names are those of the wire, in snake case.
+"""Optional arguments for calls that take many of them. The names are the wire names in snake case.
 
 They are typed dictionaries, so that a type checker checks `spawn("app", parent_id=…)`. At run time `encode_options`
 checks the same names.
@@ -75,7 +75,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class NewTask(TaskOptions):
-    """One task of `create_many`: the required fields and the options."""
+    """One task for `create_many`: the required fields and the options."""
 
     title: str
     task_type: str
@@ -144,20 +144,20 @@ class WebhookChanges(WebhookOptions, total=False):
 
 
 def encode_options(options_type: type, options: Mapping[str, object]) -> dict[str, object]:
-    """The options that are not None. Raises TypeError for an unknown name, as for an unknown keyword argument."""
-    unknown = options.keys() - options_type.__annotations__.keys()
-    if unknown:
+    """The options that are not None. Raises TypeError for an unknown name, as Python does for a keyword argument."""
+    unknown_names = options.keys() - options_type.__annotations__.keys()
+    if unknown_names:
         allowed = ", ".join(sorted(options_type.__annotations__))
-        raise TypeError(f"unexpected options: {', '.join(sorted(unknown))} (allowed: {allowed})")
+        raise TypeError(f"unexpected options: {', '.join(sorted(unknown_names))} (allowed: {allowed})")
     return {name: value for name, value in options.items() if value is not None}
 
 
 def encode_camel_options(
     options_type: type, options: Mapping[str, object], *, keep_none: bool = False
 ) -> dict[str, object]:
-    """`encode_options` with the names of the work plane: `task_type` becomes `taskType`.
+    """Like `encode_options`, but with work-plane names: `task_type` becomes `taskType`.
 
-    With `keep_none`, None is sent, because it clears a field.
+    With `keep_none`, None values are kept, because None clears a field.
     """
     encoded = {
         **encode_options(options_type, options),

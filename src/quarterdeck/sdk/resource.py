@@ -1,4 +1,4 @@
-"""Base classes of the resource clients: transport, zone, and iteration over pages."""
+"""Base classes for the resource clients: transport, zone, and iteration over pages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Resource:
 
 
 class WorkResource(Resource):
-    """Calls to one kind of resource of the work plane. Its routes take the zone from a header."""
+    """Calls to one kind of work-plane resource. Work-plane routes take the zone from a header."""
 
     def _path(self, *segments: str) -> str:
         return build_path("api", "v1", *segments)

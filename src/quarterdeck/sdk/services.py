@@ -16,10 +16,10 @@ class Services(Resource):
     async def register(
         self, application_id: str, endpoint_url: str, *, agent_id: str | None = None, **options: Unpack[ServiceOptions]
     ) -> Service:
-        """Register the service of an application at an endpoint, or replace the description of a registered one.
+        """Register an application's service at an endpoint, or replace its description if it is registered.
 
-        With `agent_id` the registration ends with that session. Only this response contains the secret of a new push
-        service. If the response was lost, `rotate_secret` creates another secret.
+        With `agent_id`, the id of a session, the registration ends with that session. Only this response contains the
+        secret of a new push service. If the response is lost, `rotate_secret` creates another secret.
         """
         body = {"application_id": application_id, "endpoint_url": endpoint_url, "agent_id": agent_id}
         body = {name: value for name, value in body.items() if value is not None}
@@ -60,7 +60,7 @@ class Services(Resource):
         )
 
     async def unregister(self, service_id: str) -> None:
-        """Unregister a service with all its registrations. It gets no new invocations; pending ones are canceled."""
+        """Unregister a service and all its registrations. It gets no new invocations, and pending ones are canceled."""
         await self._transport.send(ApiCall("DELETE", self._path("agent-services", service_id), is_idempotent=True))
 
     async def rotate_secret(self, service_id: str) -> Service:

@@ -60,7 +60,7 @@ class Sessions(Resource):
         return response.resumed
 
     async def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
-        """Terminate a session and its subtree. Returns what was stopped. The call can be repeated safely."""
+        """Terminate a session and its subtree. Returns the receipt. The call can be repeated safely."""
         query = {"receipt": True, "reason": reason}
         return await self._call(ApiCall("DELETE", self._path("agents", session_id), query, is_idempotent=True), Receipt)
 

@@ -1,4 +1,4 @@
-"""Tasks: durable units of work with dependencies, retries, progress and checkpoints, and the bulk calls of agents."""
+"""Tasks: durable units of work with dependencies, retries, progress and checkpoints; and the bulk calls of workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 END_EVENT_TYPES = ("task.completed", "task.failed", "task.aborted", "task.archived")
 """Events after which a task may have ended."""
 UNBATCHED_FIELDS = frozenset({"id", "dependsOn"})
-"""A task with one of these fields is not batched: it depends on other tasks, or others may depend on it."""
+"""A task with one of these fields is not batched: it depends on other tasks, or other tasks may depend on it."""
 
 
 class Tasks(WorkResource):
@@ -55,7 +55,7 @@ class Tasks(WorkResource):
     async def create(
         self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]
     ) -> Task:
-        """Create a durable task. The same `key` creates it only once.
+        """Create a durable task. Repeated calls with the same `key` create it only once.
 
         Concurrent calls without a `key` are combined into bulk requests.
         """
@@ -67,7 +67,7 @@ class Tasks(WorkResource):
     async def create_many(self, tasks: Sequence[NewTask], *, key: str | None = None) -> tuple[Task | Problem, ...]:
         """Create up to 1,000 tasks in one call. They may name each other's `id` in `depends_on`.
 
-        Returns the created task or the problem of each, in the same order.
+        Returns a task or a problem for each, in the same order.
         """
         body = {"tasks": [encode_camel_options(NewTask, task) for task in tasks]}
         call = ApiCall("POST", self._path("agent-tasks"), body=body, key=ensure_key(key))
@@ -93,12 +93,12 @@ class Tasks(WorkResource):
         return self._iter_items_in_zone(self._path("agent-tasks"), _build_query(filters), WorkPage[Task])
 
     def logs(self, task_id: str, *, level: Level | None = None, event: str | None = None) -> AsyncIterator[LogLine]:
-        """Iterate over the task's log: its transitions and the lines of its agents, oldest first."""
+        """Iterate over the task's log: its transitions and the lines that agents wrote, oldest first."""
         query = {"level": level, "event": event, "order": "asc"}
         return self._iter_items_in_zone(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
 
     async def explain(self, task_id: str) -> TaskExplanation:
-        """Why the task is in its current state, and what would change that."""
+        """Explain why the task is in its current state, and what would change that."""
         return await self._call_in_zone(ApiCall("GET", self._path("agent-tasks", task_id, "explain")), TaskExplanation)
 
     async def tree(self, task_id: str, *, depth: int | None = None) -> TaskTree:
@@ -131,11 +131,11 @@ class Tasks(WorkResource):
         )
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
-        """Cancel the task without a retry. The response to the next heartbeat of its agent names the task."""
+        """Cancel the task. It is not retried. The response to its agent's next heartbeat names it."""
         return await self._post_action(task_id, "cancel", {} if reason is None else {"reason": reason})
 
     async def retry(self, task_id: str) -> Task:
-        """Restart a task that has failed or was canceled. Not retried after a lost response."""
+        """Restart a task that failed or was canceled. This call is not retried after a lost response."""
         return await self._call_in_zone(ApiCall("POST", self._path("agent-tasks", task_id, "retry"), body={}), Task)
 
     async def pause(self, task_id: str) -> Task:
@@ -185,8 +185,8 @@ class Tasks(WorkResource):
     async def progress(self, updates: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
         """Report the progress of up to 1,000 attempts.
 
-        Costs are charged once, also if the call is retried after a lost response. To repeat a report yourself without
-        charging its costs twice, give it a `progress_id`.
+        Costs are charged once, even if the SDK retries the call after a lost response. To repeat a report yourself
+        without charging its costs twice, give it a `progress_id`.
         """
         return await self._send_items("progress", [_with_progress_id(update) for update in updates])
 

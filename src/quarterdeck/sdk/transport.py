@@ -1,6 +1,6 @@
-"""Sends calls to the server, and retries them as far as that is safe.
+"""Sends calls to the server, and retries them if that is safe.
 
-The first call locates the server and the token. They are located again when the server is unreachable or the token is
+The first call locates the server and the token. Both are located again when the server is unreachable or the token is
 no longer valid.
 """
 
@@ -44,9 +44,9 @@ class Options:
     """Seconds during which a failed call is retried, if a retry is safe. 0: never retry. After a lost or late response
     the call is retried at least once, even if this time has passed."""
     connections: int = 64
-    """Connections in use at once. Further calls wait."""
+    """The maximum number of connections in use at once. Further calls wait."""
     tls: ssl.SSLContext | None = None
-    """The TLS context for https. Default: the certificate authorities of the machine."""
+    """The TLS context for https. Default: trust the machine's certificate authorities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ApiCall:
     key: str | None = None
     """The idempotency key."""
     is_idempotent: bool = False
-    """Whether a repetition is safe for a reason other than the key or the method."""
+    """Whether the call can be repeated safely although it has no key and is not a GET."""
     wait_seconds: float = 0.0
     """Seconds that the server may wait before it responds, in addition to the time-out."""
     zone: str | None = None
@@ -189,7 +189,7 @@ class Transport:
         token = located.token if self._token_source is None else await asyncio.to_thread(self._token_source)
         if token is None:
             raise Unauthenticated("missing_token", f"No token for {located.address}. Pass `token` or set QD_TOKEN.")
-        # The client may have been closed during discovery. Then no new pool may be opened.
+        # The client may have been closed during discovery. A closed client must not open a new pool.
         self._require_open()
         self._headers = build_base_headers(token, located.trace)
         if self._pool is None or self._pool.connector.address != located.address:
@@ -254,7 +254,8 @@ class RetryWindow:
     def allows_retry(self, problem: Problem, elapsed_seconds: float) -> bool:
         """Whether the call is retried `elapsed_seconds` after its start.
 
-        The first unknown outcome is always retried: waiting for the response may have taken longer than the window.
+        The first unknown outcome is retried even after the window, unless the window is 0: waiting for the response may
+        have taken longer than the window.
         """
         is_first_unknown = is_outcome_unknown(problem) and not self.had_unknown_outcome
         self.had_unknown_outcome = self.had_unknown_outcome or is_first_unknown

@@ -1,4 +1,4 @@
-"""Types of the server's responses.
+"""Types of the session plane's responses.
 
 Unknown fields, which a newer server may send, are ignored. Times are aware datetimes in UTC.
 """
@@ -19,9 +19,9 @@ DelegationStatus = Literal["active", "revoked", "expired"]
 Health = Literal["starting", "healthy", "degraded", "unhealthy"]
 Delivery = Literal["pull", "push"]
 FINAL_STATUSES = frozenset({"succeeded", "failed", "timed_out", "canceled", "dead"})
-"""States of an invocation that has ended."""
+"""Statuses of an invocation that has ended."""
 BULK_MAX = 100
-"""Invocations that a worker may name in one call."""
+"""The maximum number of invocations that a worker may name in one call."""
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
@@ -104,7 +104,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """The result of a termination. Its counts are read from the rows afterwards."""
+    """The result of a termination. Its counts are read from the database afterwards."""
 
     zone_id: str
     session_id: str | None
@@ -273,7 +273,7 @@ class Revoked(msgspec.Struct, frozen=True):
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """The current authority of a session, and the edges that give it."""
+    """A session's current authority, and the edges that grant it."""
 
     session_id: str
     zone_id: str
@@ -288,7 +288,7 @@ class Authority(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One event of the log."""
+    """One event in the log."""
 
     pos: int
     id: str

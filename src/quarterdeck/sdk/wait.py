@@ -1,8 +1,9 @@
-"""Waits for the end of invocations or tasks, with an event stream instead of frequent polling.
+"""Waits for invocations or tasks to end, using an event stream instead of frequent polling.
 
-All waiters of an `EndWaiter` share one stream. An event wakes the waiters of its subject, and each then fetches the
-object. The event is only a hint. A waiter also fetches when the stream connects or is lost, because the object may have
-ended without a connection, and every 30 s. Without a stream it fetches every 2 s, so waiting is slower but correct.
+All waiters of an `EndWaiter` share one stream. An event wakes the waiters for its subject, and each then fetches the
+object. The event is only a hint. A waiter also fetches every 30 s, and when the stream connects or is lost, because the
+object may have ended while there was no connection. Without a stream, a waiter fetches every 2 s, so waiting is slower
+but correct.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ POLL_SECONDS = 30.0
 POLL_WITHOUT_STREAM_SECONDS = 2.0
 """Time between two fetches of a waiter without a stream."""
 STREAM_KEEP_SECONDS = 20.0
-"""How long the stream stays open without waiters, because the next waiter may come soon."""
+"""How long the stream stays open without waiters, in case another waiter arrives soon."""
 
 
 class Finishable(Protocol):
-    """An object that ends."""
+    """An invocation or a task."""
 
     @property
     def is_over(self) -> bool: ...
@@ -39,12 +40,12 @@ T = TypeVar("T", bound=Finishable)
 
 
 class EndWaiter(Generic[T]):
-    """Waits for invocations or tasks of one zone, with one stream of the event types that may end them."""
+    """Waits for invocations or tasks in one zone, using one stream of the events that may end them."""
 
-    def __init__(self, transport: Transport, path: str, types: Sequence[str]) -> None:
+    def __init__(self, transport: Transport, path: str, event_types: Sequence[str]) -> None:
         self._transport = transport
         self._path = path
-        self._types = ",".join(types)
+        self._event_types = ",".join(event_types)
         self._waiters: dict[str, set[asyncio.Event]] = {}
         self._stream_task: asyncio.Task[None] | None = None
         self._is_connected = False
@@ -102,7 +103,7 @@ class EndWaiter(Generic[T]):
         self._transport.remove_close_callback(self._stop_stream)
 
     async def _run_stream(self) -> None:
-        stream = AsyncEventStream(self._transport, self._path, {"types": self._types}, self._on_connection_change)
+        stream = AsyncEventStream(self._transport, self._path, {"types": self._event_types}, self._on_connection_change)
         try:
             async with contextlib.aclosing(stream.messages()) as messages:
                 async for message in messages:
@@ -111,7 +112,7 @@ class EndWaiter(Generic[T]):
                     else:
                         self._wake(_subject_decoder.decode(message.data).subject)
         except Problem as problem:
-            # The waiters continue by polling, and get the same refusal if it concerns their own calls.
+            # The waiters fall back to polling. If the problem also affects their own calls, they raise it.
             log.warning("cannot follow the event stream, polling instead: %s", problem.detail)
         finally:
             self._is_connected = False

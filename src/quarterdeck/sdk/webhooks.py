@@ -13,7 +13,7 @@ from quarterdeck.sdk.work_types import Webhook, WebhookDelivery, WorkPage
 
 class Webhooks(WorkResource):
     async def create(self, url: str, *, key: str | None = None, **options: Unpack[WebhookOptions]) -> Webhook:
-        """Register an endpoint for events from now on. The same `key` registers it only once.
+        """Register an endpoint that gets all later events. Repeated calls with the same `key` register it only once.
 
         Only this response contains the secret that signs deliveries.
         """

@@ -1,4 +1,4 @@
-"""Types of the work plane: agents, tasks, their logs and costs, members, webhooks.
+"""Work-plane types: agents, tasks, their logs and costs, members, webhooks.
 
 The wire uses camel case (`taskType`) and some different names (`workspaceId` for `zone_id`). Unknown fields, which a
 newer server may send, are ignored. Times are aware datetimes in UTC.
@@ -69,7 +69,7 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     blocks: list[str] = []
     """The tasks that depend on this one. In a list of tasks, at most 100."""
     more_blocks: bool = False
-    """Whether more tasks depend on it than `blocks` contains."""
+    """Whether more tasks depend on this one than `blocks` lists."""
     on_dependency_failure: str = "fail"
     input_context: dict[str, object] = {}
     output_result: object = None
@@ -94,7 +94,7 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the task has ended and no automatic retry follows. FAILED and ABORTED tasks may still be retried."""
+        """Whether the task has ended for good. A FAILED or ABORTED task may still be retried automatically."""
         return self.status in COMPLETED_STATUSES or self.is_final
 
     def result_as(self, kind: type[T]) -> T:
@@ -327,7 +327,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 
 
 class Recovered(msgspec.Struct, frozen=True, rename="camel"):
-    """How many of each kind were found and repaired."""
+    """How many items of each kind recovery found and repaired."""
 
     stale_agents: int = 0
     timed_out: int = 0

@@ -24,7 +24,7 @@ class Zones(Resource):
         return await self._get(self._path("quotas"), Quotas)
 
     async def freeze(self) -> Zone:
-        """Stop admission: every spawn is refused, and running sessions continue. For administrators."""
+        """Refuse every spawn. Sessions that are already running continue. For administrators."""
         return await self._call(ApiCall("POST", self._path("freeze"), is_idempotent=True), Zone)
 
     async def thaw(self) -> Zone:

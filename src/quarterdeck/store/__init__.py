@@ -12,7 +12,7 @@ transaction, `read(work)` runs a function that only reads. The function gets a t
 Statements are in `.sql` files beside the code that uses them (`sql.py` loads them), one text for both engines. A batch
 is one JSON parameter that `rows(:batch as b, …)` expands to a table.
 
-Failures are classified by code, never by text (`interface.py`). A failure that is none of these three types is a plain
+Failures are classified by code, never by text (`interface.py`). A failure of any other kind than these three is a plain
 `StoreError`:
 
 | type            | meaning                                                        | handled by                       |

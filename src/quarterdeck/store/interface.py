@@ -17,8 +17,8 @@ Row = tuple[object, ...]
 class StoreError(Exception):
     """A failure of the database or its configuration.
 
-    `code` is for logs and tests and is never sent to a caller: an SQLSTATE, SQLite's error name, or a word of this
-    package such as "role".
+    `code` is for logs and tests and is never sent to a caller. It is an SQLSTATE, SQLite's error name, or a word that
+    this package defines, such as "role".
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -59,14 +59,14 @@ class Store(Protocol):
         """Run a function in one durable transaction.
 
         `key` identifies the transaction for `wait_until_ended(key)`. `zones` are the zones that its callers were
-        authenticated for; on PostgreSQL, row-level security hides the rows of all others.
+        authenticated for; on PostgreSQL, row-level security hides the rows of all other zones.
         """
 
     async def read(self, work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
         """Run a function that only reads, under the same row-level security.
 
         Reads may use only half of PostgreSQL's connections, so that a write finds a free one. `for_writer` lifts that
-        limit, for a read that a write waits for.
+        limit, for a read that a write is waiting for.
         """
 
     async def wait_until_ended(self, key: int) -> None:

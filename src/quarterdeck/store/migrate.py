@@ -1,7 +1,8 @@
 """Creates, upgrades and checks the schema. Both engines have the same sequence of Alembic revisions.
 
 `upgrade` imports Alembic and SQLAlchemy, so it runs in a separate process: `python -m quarterdeck db upgrade`. `qd up`
-starts that process if a SQLite file needs it; for PostgreSQL, only with `--migrate`. The checks import neither library.
+starts that process if a SQLite file needs an upgrade; for PostgreSQL, only with `--migrate`. The checks import neither
+library.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def revisions() -> list[str]:
 
 
 def schema_mismatch(current: str | None) -> str | None:
-    """Why this release cannot serve a schema at this revision, with the command that fixes it; or None."""
+    """Why this release cannot serve a schema at this revision, and how to fix that. None if it can."""
     all_revisions = revisions()
     if current == all_revisions[-1] or current in COMPATIBLE_REVISIONS:
         return None
@@ -72,8 +73,8 @@ def _postgres_revision(url: str) -> str | None:
         raise StoreError("driver", "PostgreSQL needs an extra: pip install 'quarterdeck[postgres]'.") from error
     try:
         with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
-            found = connection.execute("select to_regclass('alembic_version')").fetchone()
-            if not found or found[0] is None:
+            version_table = connection.execute("select to_regclass('alembic_version')").fetchone()
+            if not version_table or version_table[0] is None:
                 return None
             try:
                 # The login may have no privilege except to act as the server role.
@@ -103,7 +104,7 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def upgrade(url: str, target: str = "head") -> str:
-    """Upgrade a database to a revision and return the revision it then has. Two upgrades may run at the same time."""
+    """Upgrade a database to a revision and return its new revision. A lock serializes concurrent upgrades."""
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import Connection
@@ -124,8 +125,8 @@ def upgrade(url: str, target: str = "head") -> str:
 def initialize(url: str) -> tuple[str | None, str]:
     """Create the schema or upgrade it to head. Return the revisions before and after.
 
-    A missing SQLite file is created. A database at head is left as it is. `StoreError` is raised for a database that is
-    ahead of this release, and for one with tables but no revision: it belongs to another program or is an incomplete
+    A missing SQLite file is created. A database at head is left unchanged. `StoreError` is raised for a database that
+    is ahead of this release, and for one with tables but no revision: it belongs to another program or is an incomplete
     copy.
     """
     before = current_revision(url)
@@ -146,11 +147,11 @@ def _has_tables(url: str) -> bool:
         if not path.exists():
             return False
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            found = connection.execute(
+            tables = connection.execute(
                 "select 1 from sqlite_master where type = 'table' and name not like 'sqlite_%'"
                 " and name <> 'alembic_version'"
             )
-            return found.fetchone() is not None
+            return tables.fetchone() is not None
     import psycopg
 
     try:
@@ -169,7 +170,7 @@ def _has_tables(url: str) -> bool:
 
 
 def raise_if_ahead(current: str | None) -> None:
-    """Raises `StoreError` for a revision that this release does not have, because it cannot downgrade."""
+    """Raise `StoreError` for a revision that this release does not have, because it cannot downgrade."""
     if current is not None and current not in revisions():
         raise StoreError("migration", schema_mismatch(current) or "")
 
@@ -184,7 +185,7 @@ def _locked_connection(url: str) -> Iterator[object]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         def connect() -> sqlite3.Connection:
-            # Autocommit of the driver, so that BEGIN IMMEDIATE below encloses all statements, including DDL.
+            # With the driver's autocommit, BEGIN IMMEDIATE below encloses all statements, including DDL.
             return sqlite3.connect(path, isolation_level=None, timeout=30)
 
         engine = sqlalchemy.create_engine("sqlite://", creator=connect, poolclass=sqlalchemy.NullPool)

@@ -96,7 +96,7 @@ class PostgresStore:
         """Idle connections that were taken from the pool and not returned. Calling the pool for each transaction would
         take a tenth of the time of a small batch."""
         self._pool_waiters = 0
-        """How many callers wait for the pool. While there are any, connections are returned to the pool and not
+        """How many callers are waiting for the pool. While there are any, connections are returned to the pool and not
         cached."""
 
     @classmethod
@@ -151,7 +151,7 @@ class PostgresStore:
             return await work(PostgresTransaction(connection, [], self._zone_setting(zones)))
 
     async def wait_until_ended(self, key: int) -> None:
-        # The transaction with this key holds the lock until it ends. So once the lock is acquired, it has ended.
+        # The transaction with this key holds the lock until it ends. Once we get the lock, that transaction has ended.
         async with self._connection() as connection:
             await round_trip(connection, [BEGIN(), LOCK_KEY(key=key), ROLLBACK()], 0)
 
@@ -221,7 +221,7 @@ class PostgresStore:
 
 
 def connection_options(url: str, role: Role) -> str:
-    """The `options` parameter of a connection. Ours come after those of the URL and override them."""
+    """The `options` parameter of a connection. Our options come after those in the URL and override them."""
     url_options = str(conninfo_to_dict(url).get("options") or "")
     own_options = " ".join(f"-c {name}={value}" for name, value in {**CONNECTION_OPTIONS, "role": role}.items())
     return f"{url_options} {own_options}".strip()

@@ -2,9 +2,8 @@
 
 One separate connection sends and listens. Lanes do not send NOTIFY in their own transactions: a COMMIT with a NOTIFY
 takes a cluster-wide lock, so the commits of all lanes would queue behind each other. At most one NOTIFY is sent per
-`NOTIFY_INTERVAL_SECONDS`; it covers all wake-ups of that time, since a wake-up has no content. A lost connection is
-reopened with a backoff. Receivers also poll at an interval, so without the connection they react late, but they do
-react.
+`NOTIFY_INTERVAL_SECONDS`; it covers all wake-ups in that interval, since a wake-up has no content. A lost connection is
+reopened with a backoff. Receivers also poll at an interval, so without the connection they only react later.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from quarterdeck.core.retry import Policy, backoff
 
 log = logging.getLogger("quarterdeck.wakeups")
 NOTIFY_INTERVAL_SECONDS = 0.02
-RESPONSE_SECONDS = 7.0
+RESPONSE_TIMEOUT_SECONDS = 7.0
 """The connection is closed if a NOTIFY gets no response for this long."""
 BACKOFF = Policy(max_attempts=0, base_ms=100, cap_ms=5_000)
 LISTEN = b"listen quarterdeck"
@@ -110,12 +109,12 @@ class NotifyTransport:
             if self._is_send_pending and is_idle and loop.time() >= sent_at + NOTIFY_INTERVAL_SECONDS:
                 self._is_send_pending, is_idle, sent_at = False, False, loop.time()
                 pgconn.send_query(NOTIFY)
-            # If the 20 bytes cannot be written now, the peer does not respond, and the timeout below applies.
+            # If the 20 bytes cannot be written now, the peer is not responding, and the timeout below applies.
             pgconn.flush()
             if is_idle:
                 await self._wait(sent_at + NOTIFY_INTERVAL_SECONDS if self._is_send_pending else None, pgconn.socket)
-            elif loop.time() < sent_at + RESPONSE_SECONDS:
-                await self._wait(sent_at + RESPONSE_SECONDS, pgconn.socket)
+            elif loop.time() < sent_at + RESPONSE_TIMEOUT_SECONDS:
+                await self._wait(sent_at + RESPONSE_TIMEOUT_SECONDS, pgconn.socket)
             else:
                 raise TimeoutError("no response to a NOTIFY")
 
@@ -145,7 +144,7 @@ def _is_finished(pgconn: PGconn) -> bool:
 
 
 def _received_wakeup(pgconn: PGconn) -> bool:
-    """Whether another process sent a wake-up. PostgreSQL also delivers the notifications of this process."""
+    """Whether another process sent a wake-up. PostgreSQL also delivers this process's own notifications."""
     is_from_other = False
     while notification := pgconn.notifies():
         is_from_other = is_from_other or notification.be_pid != pgconn.backend_pid

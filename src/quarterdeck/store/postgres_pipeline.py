@@ -20,8 +20,8 @@ from psycopg.rows import TupleRow
 from quarterdeck.store.interface import ContentError, Row, StoreError, TransientError
 from quarterdeck.store.sql import BoundStatement, Statement
 
-RESPONSE_SECONDS = 7.0
-"""A connection is closed if nothing arrives for this long. It is longer than `statement_timeout`."""
+RESPONSE_TIMEOUT_SECONDS = 7.0
+"""A connection is closed if nothing arrives for this long. The value is larger than `statement_timeout`."""
 UNPREPARED_NAMES = frozenset({"begin", "commit", "rollback"})
 """Statements that are not prepared: they are cheap to parse, and easier to recognize in network traffic."""
 # SQLSTATEs, or their classes, which are the first two characters.
@@ -78,8 +78,8 @@ async def round_trip(
 
 
 def _send(connection: Connection, encoded: Sequence[tuple[Statement, list[bytes | None]]]) -> list[str | None]:
-    """Queue all statements and one sync. Return an item per expected result: the name of the statement that is
-    prepared, or None if the result is that of a statement that runs."""
+    """Queue all statements and one sync. Return an item per expected result: a statement's name for the result of
+    preparing it, or None for the result of running a statement."""
     pgconn = connection.pgconn
     new_names: list[str | None] = []
     for statement, params in encoded:
@@ -110,12 +110,13 @@ async def _receive(pgconn: PGconn) -> list[PGresult]:
                 return results
             else:
                 results.append(result)
-        await _wait_for_socket(pgconn.socket, writing=has_unsent)
+        await _wait_for_socket(pgconn.socket, has_unsent=has_unsent)
         pgconn.consume_input()
 
 
-async def _wait_for_socket(descriptor: int, *, writing: bool) -> None:
-    """Wait until the socket is readable, or writable if not all is sent. TimeoutError after `RESPONSE_SECONDS`."""
+async def _wait_for_socket(descriptor: int, *, has_unsent: bool) -> None:
+    """Wait until the socket is readable or, if data is still unsent, writable. Raises TimeoutError after
+    `RESPONSE_TIMEOUT_SECONDS`."""
     loop = asyncio.get_running_loop()
     socket_ready = loop.create_future()
 
@@ -128,15 +129,15 @@ async def _wait_for_socket(descriptor: int, *, writing: bool) -> None:
             socket_ready.set_exception(TimeoutError())
 
     loop.add_reader(descriptor, on_ready)
-    if writing:
+    if has_unsent:
         loop.add_writer(descriptor, on_ready)
-    timer = loop.call_later(RESPONSE_SECONDS, on_timeout)
+    timer = loop.call_later(RESPONSE_TIMEOUT_SECONDS, on_timeout)
     try:
         await socket_ready
     finally:
         timer.cancel()
         loop.remove_reader(descriptor)
-        if writing:
+        if has_unsent:
             loop.remove_writer(descriptor)
 
 
@@ -151,7 +152,7 @@ def _load_rows(transformer: AdaptTransformer, result: PGresult) -> list[Row]:
 def _encode_params(bound: BoundStatement) -> list[bytes | None]:
     values = [None if value is None else str(value).encode() for value in bound.positional_params()]
     if any(value is not None and b"\0" in value for value in values):
-        # libpq would silently cut the text there.
+        # libpq would silently cut the text at the null byte.
         raise ContentError("22021", "text must not contain U+0000")
     return values
 

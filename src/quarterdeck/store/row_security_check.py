@@ -63,7 +63,7 @@ async def _bypass_reason(connection: AsyncConnection, role: Role) -> str | None:
         return _bypass_message(role, "has BYPASSRLS", f"ALTER ROLE {role} NOBYPASSRLS;")
     if not (await _fetch_row(connection, _CAN_SEE_TABLES))[0]:
         return (
-            f"{role} does not find the tables: their schema is not in its search_path, or the role lacks USAGE on the "
+            f"{role} cannot find the tables: their schema is not in its search_path, or the role lacks USAGE on the "
             f"schema. An administrator must run: GRANT USAGE ON SCHEMA … TO {role}; or ALTER DATABASE … SET "
             "search_path = …;"
         )
@@ -83,5 +83,5 @@ def _bypass_message(role: Role, reason: str, remedy: str) -> str:
 
 
 async def _fetch_row(connection: AsyncConnection, statement: str) -> tuple[object, ...]:
-    found = await (await connection.execute(statement.encode())).fetchone()
-    return found or ()
+    row = await (await connection.execute(statement.encode())).fetchone()
+    return row or ()

@@ -1,4 +1,4 @@
-"""Loads named SQL statements from files and renders one text for both engines.
+"""Loads named SQL statements from files and renders each of them for both engines.
 
 A `queries.sql` holds statements like this, each with a comment that explains why it is written this way:
 
@@ -16,7 +16,7 @@ Only these fragments are rendered differently for the two engines:
 | `now_ms()`                               | `clock_timestamp()` in milliseconds   | a function that `sqlite.py` adds |
 | `octets(t.x)`                            | `octet_length(t.x)`                   | `length(cast(t.x as blob))`      |
 | `join each t d on …` (one line)          | a lateral join that is not flattened  | `join t d on …`                  |
-| `for update`, `… skip locked`, `for share` | as written                          | nothing: there is one writer     |
+| `for update`, `… skip locked`, `for share` | as written                          | removed: there is one writer     |
 | `:name`                                  | `$1`                                  | as written                       |
 
 `join each` makes PostgreSQL look up each row of the left side by an index. Without it, PostgreSQL overestimates the
@@ -30,8 +30,8 @@ A condition that several statements repeat can be defined as a phrase. `-- phras
 used as `live(s)`; a phrase with several lines repeats the `-- phrase live(a):` on each. A phrase may use the phrases
 above it.
 
-A package with many statements has further files by subject. The columns and phrases above the first statement of its
-`queries.sql` apply to them, too.
+A package with many statements has additional files, one per subject. The columns and phrases above the first statement
+of its `queries.sql` apply to them, too.
 
 A line `-- planned: each time` makes PostgreSQL plan a statement for the values of each call. It is for lists with
 nullable filters: the best index depends on the filters, and a single cached plan would scan the zone.
@@ -86,7 +86,7 @@ class Statement:
     param_order: tuple[str, ...]
     """Parameter names in PostgreSQL's order of $1, $2, …"""
     planned_each_time: bool = False
-    """Whether PostgreSQL plans it for the values of each call instead of caching one plan."""
+    """Whether PostgreSQL plans the statement for the values of each call instead of caching one plan."""
     sqlite_row: str | None = None
     """A variant for SQLite that writes one row of the batch and is run for each row. It parses no JSON and is 1.5 times
     as fast."""
@@ -138,7 +138,7 @@ class Statements:
 
 
 def load(package: str, file: str = MAIN_FILE) -> Statements:
-    """Read the statements of one file of a package."""
+    """Read the statements in one file of a package."""
     folder = resources.files(package)
     text = folder.joinpath(file).read_text(encoding="utf-8")
     if file != MAIN_FILE:
@@ -149,8 +149,8 @@ def load(package: str, file: str = MAIN_FILE) -> Statements:
 
 def parse(text: str) -> dict[str, Statement]:
     columns: dict[str | None, list[str]] = {}
-    for found in _COLUMNS_LINE.finditer(text):
-        columns.setdefault(found[1], []).extend(name.strip() for name in found[2].split(","))
+    for columns_line in _COLUMNS_LINE.finditer(text):
+        columns.setdefault(columns_line[1], []).extend(name.strip() for name in columns_line[2].split(","))
     text = _COLUMNS_CALL.sub(lambda call: ", ".join(f"{call[1]}.{name}" for name in columns[call[2]]), text)
     text = _expand_phrases(text)
     texts: dict[str, dict[Dialect | None, list[str]]] = {}

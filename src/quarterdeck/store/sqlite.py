@@ -1,7 +1,7 @@
 """The store for SQLite: one file, one server process, one writer.
 
 A transaction runs on the event loop's thread, and its awaits complete immediately. Each statement takes microseconds.
-In a separate thread, it would acquire and release the GIL while the event loop is busy; measured throughput was a
+In a separate thread, it would acquire and release the GIL while the event loop is busy; measured throughput was one
 twentieth. Only COMMIT runs in a thread: its fsync waits for hardware and releases the GIL once. Meanwhile the loop
 reads the requests of the next batch.
 
@@ -108,7 +108,7 @@ class SqliteStore:
             self._reader.rollback()
 
     async def wait_until_ended(self, key: int) -> None:
-        """Does nothing: the outcome is never unknown. COMMIT returns in this process, or the process has ended."""
+        """Does nothing, because the outcome is never unknown: COMMIT returns in this process, or the process ended."""
 
     async def ping(self) -> None:
         try:

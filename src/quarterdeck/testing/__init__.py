@@ -12,13 +12,13 @@
 | server   | a server on a fresh database and that clock; `settle` runs all due work                    |
 | database | an empty database, migrated once per process and copied for each test                      |
 
-Nothing is mocked: components, SQL statements and rules are those of a server, on a SQLite file of its own. Only time
-differs. The database's clock moves only when the test advances it. No sweep and no coordinator cycle runs by itself:
-`settle` does everything that is due and returns when nothing is left. So tests of backoffs, time-outs, stale agents or
+Nothing is mocked: components, SQL statements and rules are those of a real server, on a separate SQLite file. Only time
+differs. The database's clock moves only when the test advances it. No sweep or coordinator cycle runs by itself:
+`settle` does everything that is due and returns when nothing is left. So tests of backoffs, timeouts, stale agents or
 expiring sessions do not wait.
 
-How it fails. If work causes new work without end, `settle` raises RuntimeError instead of hanging. Two things use the
-process's own time, so the clock does not affect them: how long a claim waits for work, and the expiry of tokens.
+How it fails. If work causes new work without end, `settle` raises RuntimeError instead of hanging. Two things use real
+time, so the test's clock does not affect them: how long a claim waits for work, and the expiry of tokens.
 """
 
 from quarterdeck.testing.clock import Clock

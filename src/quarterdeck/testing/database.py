@@ -1,4 +1,4 @@
-"""An empty, migrated database. Migrated once per process and copied for each test."""
+"""An empty database, which is migrated once per process and copied for each test."""
 
 from __future__ import annotations
 

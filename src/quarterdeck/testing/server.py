@@ -18,7 +18,7 @@ from quarterdeck.testing import database
 from quarterdeck.testing.clock import Clock
 
 ROUNDS_MAX = 200
-"""Maximum rounds of `settle`. A long chain of failing dependents needs several. More count as an endless loop."""
+"""Maximum rounds of `settle`. A long chain of failing dependents needs several rounds, but never this many."""
 
 
 class _ManualServer(Embedded):
@@ -46,27 +46,27 @@ class Server(Quarterdeck):
     async def settle(self) -> None:
         """Do everything that is due and everything that follows from it, and return when nothing is left.
 
-        That includes stale agents, ended backoffs and time-outs, expired sessions, and the creation of webhook
+        That includes stale agents, backoffs and timeouts that have ended, expired sessions, and the creation of webhook
         deliveries, which are then sent in the background.
         """
         app = self._embedded.app
         for _ in range(ROUNDS_MAX):
-            before = await self._log_position(app)
+            position_before = await self._log_position(app)
             for startable in app.startables:
                 if isinstance(startable, LeaderLoop):
                     await startable.run_now()
             for sweep in app.sweeps.sweeps:
                 await app.sweeps.run_now(sweep.name)
             await app.runtime.lanes.drain()
-            # Wake long polls and workers that wait for a time rather than for a commit.
+            # Wake long polls and workers that are waiting for a time rather than for a commit.
             app.runtime.wakeups.notify()
             await asyncio.sleep(0)
-            if await self._log_position(app) == before:
+            if await self._log_position(app) == position_before:
                 return
         raise RuntimeError(f"settle did not finish: work is still due after {ROUNDS_MAX} rounds")
 
     async def drain(self, *workers: TaskWorker) -> int:
-        """Let these workers do all available tasks, and settle, until nothing is left. Returns the number of attempts.
+        """Let these workers run all available tasks, and settle, until nothing is left. Return the number of attempts.
 
         The workers must not be running.
         """

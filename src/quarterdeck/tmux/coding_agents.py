@@ -1,6 +1,6 @@
-"""Coding agents: how to start each one, recognise it in a pane, and stop it.
+"""Coding agents: how to start each one, recognize it in a pane, and stop it.
 
-They are configuration, so a new one needs no code:
+A coding agent can be added in the settings file, without code:
 
     [coding_agents.aider]
     argv = ["aider", "--no-auto-commits"]
@@ -8,8 +8,8 @@ They are configuration, so a new one needs no code:
     prompt_argv = ["--message", "{prompt}"]
     processes = ["aider"]
 
-Settings for a built-in name replace only the fields they give. `{name}`, `{model}` and `{prompt}` are replaced once in
-the arguments. No shell interprets the arguments, and a value never becomes an option.
+Settings for a built-in agent replace only the fields that they contain. In the arguments, `{name}`, `{model}` and
+`{prompt}` are replaced in one pass. No shell interprets the arguments, and a value never becomes an option.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from quarterdeck.tmux.process_table import (
 
 DEFAULT_EXIT_COMMAND = "/exit"
 _PLACEHOLDER = re.compile(r"\{(name|model|prompt)\}")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CodingAgent:
     """Added only if a model is requested."""
     prompt_argv: tuple[str, ...] = ("{prompt}",)
     processes: tuple[str, ...] = ()
-    """Process names by which the agent is recognised."""
+    """Process names by which the agent is recognized."""
     exit: str = DEFAULT_EXIT_COMMAND
     """Typed into the pane to stop the agent."""
 
@@ -98,7 +98,7 @@ def build_argv(agent: CodingAgent, *, name: str, model: str | None = None, promp
 def has_exited(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> bool:
     """Whether only a shell is left in the pane.
 
-    False if that is uncertain: the agent may run inside an editor, be suspended, or be starting under another name.
+    False if that is uncertain: the agent may be running in an editor, suspended, or starting under another name.
     """
     if (root := _pane_process(pane, processes)) is None:
         return False
@@ -110,7 +110,7 @@ def has_exited(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> b
 
 
 def find_agent_process(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> Process | None:
-    """The agent's process in the foreground of the pane. None if there is none, or if a shell prompt is there."""
+    """The agent's process in the foreground of the pane. None if the agent is not there, or if a shell prompt is."""
     if _pane_process(pane, processes) is None:
         return None
     foreground = processes.foreground_processes(pane.pid)
@@ -131,7 +131,7 @@ def is_agent_process(agent: CodingAgent, process: Process) -> bool:
 
 
 def _pane_process(pane: PaneInfo, processes: ProcessTable) -> Process | None:
-    """The process that tmux started in the pane. None if the process with its pid has another parent than the tmux
+    """The process that tmux started in the pane. None if the process with the pane's pid is not a child of the tmux
     server: the pid is from another pid namespace, or was reused."""
     root = processes.get(pane.pid)
     return None if pane.is_dead or root is None or root.parent_pid != pane.server_pid else root
@@ -150,7 +150,7 @@ def _merge_settings(name: str, existing: CodingAgent | None, settings: CodingAge
         processes=base.processes if settings.processes is None else tuple(settings.processes),
         exit=base.exit if settings.exit is None else settings.exit,
     )
-    # If a shell counted as the agent, it would execute message bodies.
+    # If a shell counted as the agent, messages would be typed into it and executed.
     if not agent.processes or not SHELLS.isdisjoint(agent.processes):
         raise CodingAgentError(f"`processes` of the coding agent {name!r} must not be empty or name a shell.")
     return agent
@@ -158,7 +158,7 @@ def _merge_settings(name: str, existing: CodingAgent | None, settings: CodingAge
 
 def _fill_template(template: str, values: Mapping[str, str]) -> str:
     """Replace in one pass, so that a placeholder inside a value is not replaced."""
-    text = _PLACEHOLDER.sub(lambda match: _CONTROLS.sub("", values[match[1]]), template)
+    text = _PLACEHOLDER.sub(lambda match: _CONTROL_CHARACTERS.sub("", values[match[1]]), template)
     # A value that starts with a dash must not become an option. An argument that starts with a space is never one.
     is_value = _PLACEHOLDER.match(template) is not None
     return f" {text}" if is_value and text.startswith("-") else text

@@ -1,4 +1,4 @@
-"""Runs tmux commands on one socket. Each command is one run of the tmux binary."""
+"""Runs tmux commands on one socket. Each command runs the tmux binary once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarterdeck.tmux.pane_info import PaneGuard
 from quarterdeck.tmux.subprocess_run import ProgramError, ProgramResult, run
 
 CONCURRENT_MAX = 16
-"""Concurrent commands per tmux server. More would only wait for each other."""
+"""The maximum number of concurrent commands per tmux server. More would only wait for each other."""
 ERROR_TEXT_MAX = 300
 
 
@@ -27,14 +27,15 @@ class TmuxCommands:
         self._slots = asyncio.Semaphore(CONCURRENT_MAX)
 
     async def run_guarded(
-        self, guard: PaneGuard, command: str, *, before: Sequence[str] = (), stdin: bytes = b""
+        self, guard: PaneGuard, command: str, *, setup_command: Sequence[str] = (), stdin: bytes = b""
     ) -> str:
         """Run a command on a pane if the guard holds. tmux checks the guard in the same call. Returns the output.
 
-        tmux parses `command` as a script, so it must contain only constants, validated ids and numbers.
+        tmux parses `command` as a script, so it must contain only constants, validated ids and numbers. `setup_command`
+        runs first, whether or not the guard holds.
         """
         marker = secrets.token_hex(8)
-        prefix = [*before, ";"] if before else []
+        prefix = [*setup_command, ";"] if setup_command else []
         output = await self.run_checked(
             *prefix,
             *("if-shell", "-F", "-t", guard.pane_id, guard.condition),
@@ -59,7 +60,7 @@ class TmuxCommands:
         program = shutil.which("tmux")
         if program is None:
             raise TmuxError("tmux is not installed (on Debian and Ubuntu: apt-get install tmux).")
-        # Our own environment is not passed: tmux would pass it on to its server.
+        # Do not pass our own environment, because tmux would pass it on to its server.
         full_environment = {"TERM": "dumb", **(environment or {})}
         try:
             async with self._slots:
@@ -69,7 +70,7 @@ class TmuxCommands:
             raise TmuxError(f"{error}.") from None
 
     async def is_server_running(self) -> bool:
-        """Whether a tmux server listens on the socket. False if the socket does not exist."""
+        """Whether a tmux server is listening on the socket. False if the socket does not exist."""
         if not self._socket_exists():
             return False
         try:
@@ -93,7 +94,7 @@ class TmuxCommands:
         except FileNotFoundError:
             return False
         except (OSError, ValueError):
-            # An invalid path, or a directory without access: the check below raises.
+            # The path is invalid, or its directory is not accessible: the check below raises.
             pass
         self._require_own_socket()
         return True

@@ -12,7 +12,7 @@ class NoSpace(TmuxError):
 
 
 class PaneChanged(TmuxError):
-    """The pane no longer exists or is not the same, so the tmux command was not run on it.
+    """The pane no longer exists or has changed, so the tmux command was not run on it.
 
     If a line was being typed, its text may already be in the pane, without Enter.
     """

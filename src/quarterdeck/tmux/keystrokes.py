@@ -2,8 +2,8 @@
 
     check_host ─► take_snapshot ─► check_pane ─► TypingTarget ─► type_line      one snapshot for all panes of a server
 
-`check_pane` returns the first reason against typing, in the order of its checks. The last one is
-`not_the_agent`: the agent's process was not found in the foreground of the pane.
+`check_pane` returns the first reason not to type, in the order of its checks. The last check is for `not_the_agent`:
+the agent's process was not found in the foreground of the pane.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PlacedPane(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TmuxSnapshot:
-    """All panes of one tmux server and all processes, at one time."""
+    """All panes of one tmux server and all processes of this host, at one point in time."""
 
     socket: str
     panes: dict[str, PaneInfo]
@@ -66,8 +66,8 @@ class TypingTarget:
     def is_still_ready(self) -> bool:
         """Whether the agent is still in the foreground.
 
-        It reads a few small files of /proc, which is cheap enough before each Enter. Without /proc it returns True, and
-        only tmux's own check (`PaneGuard`) protects the pane.
+        Reads a few small files in /proc, which is cheap enough to do before each Enter. Without /proc, returns True,
+        and only tmux's own check (`PaneGuard`) protects the pane.
         """
         if not process_table.has_procfs():
             return True
@@ -80,7 +80,7 @@ class TypingTarget:
 
 
 async def take_snapshot(tmux: Tmux) -> TmuxSnapshot:
-    panes = await tmux.panes()
+    panes = await tmux.list_panes()
     return TmuxSnapshot(tmux.socket, panes, await asyncio.to_thread(process_table.list_processes))
 
 
@@ -103,15 +103,15 @@ def check_pane(
 
 
 def find_pane(panes: Mapping[str, PaneInfo], placement: PlacedPane) -> PaneInfo | BlockReason:
-    """Find the placement's pane among the panes of its tmux server. Does not check what runs in the pane."""
-    if any(_is_other_server(other, placement) for other in panes.values()):
+    """Find the placement's pane among the panes of its tmux server. Does not check what is running in the pane."""
+    if any(_is_other_server(listed_pane, placement) for listed_pane in panes.values()):
         return "other_tmux"
     pane = panes.get(placement.tmux_pane_id or "")
     return "pane_gone" if pane is None or pane.is_dead else pane
 
 
 def check_host(placement: PlacedPane, host: Host) -> BlockReason | None:
-    """Check the host and the user. On another host or as another user, tmux must not be called at all."""
+    """Check that the placement has a pane on this host and for this user. Otherwise, tmux must not be called at all."""
     if placement.tmux_pane_id is None:
         return "no_pane"
     is_local = (placement.host_id, placement.user_id) == (host.id, host.user_id)
@@ -119,9 +119,9 @@ def check_host(placement: PlacedPane, host: Host) -> BlockReason | None:
 
 
 async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter: bool = True) -> BlockReason | None:
-    """Type a line and, with `press_enter`, press Enter. Returns None, or the reason if any of that was not typed.
+    """Type a line and, with `press_enter`, press Enter. Returns None, or the reason if the line or Enter was not typed.
 
-    If the agent leaves the foreground before Enter, the text stays in the pane without it.
+    If the agent leaves the foreground before Enter, the text stays in the pane without Enter.
     """
     try:
         await tmux.type_line(target.pane, text, is_still_ready=target.is_still_ready, press_enter=press_enter)
@@ -131,7 +131,7 @@ async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter:
 
 
 def _is_other_server(pane: PaneInfo, placement: PlacedPane) -> bool:
-    """Whether the pane's tmux server is not the placement's: another pid, or started after the placement was created.
+    """Whether the pane's tmux server is not the placement's: it has another pid, or it started after the placement.
 
     The pid alone is not enough, because it may be reused after a reboot.
     """

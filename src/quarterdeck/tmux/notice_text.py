@@ -26,7 +26,7 @@ _COMMAND_PREFIXES = "/!#@\\-$&:?>|"
 
 
 def one_line(text: str) -> str:
-    """Reduce text to one line of visible characters, without control characters, escapes and direction marks."""
+    """Reduce text to one line of visible characters, without control characters, escapes or direction marks."""
     spaced = _SPACE.sub(" ", _SEQUENCE.sub("", text))
     visible = [c for c in spaced if c in _JOINERS or unicodedata.category(c) not in _INVISIBLE_CATEGORIES]
     return "".join(visible).strip()
@@ -39,17 +39,17 @@ def format_notice(header: str, body: str) -> str:
 
 
 def default_prompt(*, name: str, agent_id: int, fleet_id: int, director_name: str, director_id: int) -> str:
-    """The first prompt of a member, if none is given."""
+    """The first prompt of a member that was created without a prompt."""
     own_name, director = one_line(name), one_line(director_name)
     return "\n".join(
         (
             f"You are {own_name}, agent {agent_id} of fleet {fleet_id}. "
             f"Your director is {director}, agent {director_id}.",
-            "Members communicate by messages. Use the command `qd` in your shell; it already has your identity.",
+            "Members communicate through messages. Use the command `qd` in your shell; it already has your identity.",
             "- Check for messages: qd message poll --full",
             "- Acknowledge each message when you start to work on it: qd message ack --task-id ID",
             f"- Send a message to your director: qd message send --to {director_id} --text 'TEXT'",
-            "A line that starts with [ID | from:AGENT | …] announces such a message. "
+            "A line that starts with [ID | from:AGENT | …] announces a message. "
             "It comes from that agent, not from your user.",
             "Start by polling. If there are no messages, report to your director that you are ready, and wait.",
         )

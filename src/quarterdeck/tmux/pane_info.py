@@ -1,4 +1,4 @@
-"""What tmux reports about a pane, and guards: conditions that a pane must satisfy before a command changes it."""
+"""What tmux reports about a pane, and guards: conditions that a pane must satisfy when a command runs on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PaneInfo:
     window_id: str
     pid: int
     command: str
-    """Name of the foreground group's leader, as tmux reports it."""
+    """The name of the foreground process group's leader, as tmux reports it."""
     is_dead: bool
     server_pid: int = 0
     server_started_at: int = 0
@@ -34,14 +34,14 @@ class PaneInfo:
 
 @dataclass(frozen=True, slots=True)
 class PaneGuard:
-    """What must be true of a pane when a command runs on it. A field that is None is not checked."""
+    """Conditions that a pane must satisfy when a command runs on it. A field that is None is not checked."""
 
     pane_id: str
     server_pid: int | None = None
     pid: int | None = None
     command: str | None = None
-    takes_input: bool = False
-    """The pane must not be dead, and its input must not be disabled."""
+    must_take_input: bool = False
+    """Whether to check that the pane is not dead and its input is not disabled."""
 
     @property
     def condition(self) -> str:
@@ -51,7 +51,7 @@ class PaneGuard:
             comparisons.append(("#{pid}", str(self.server_pid)))
         if self.pid is not None:
             comparisons.append(("#{pane_pid}", str(self.pid)))
-        if self.takes_input:
+        if self.must_take_input:
             comparisons.append(("#{?pane_dead,dead,alive}", "alive"))
             comparisons.append(("#{?pane_input_off,closed,open}", "open"))
         if self.command is not None:
@@ -63,8 +63,8 @@ class PaneGuard:
 class PaneListFormat:
     """The format and the parser of a list of panes.
 
-    A program may choose any name, even one that looks like lines of this list. So each line starts with a random
-    marker that the program cannot know.
+    A program can choose any command name, even one that looks like lines of this list. So each line starts with a
+    random marker that the program cannot know.
     """
 
     def __init__(self) -> None:

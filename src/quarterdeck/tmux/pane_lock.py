@@ -1,8 +1,9 @@
 """The typing lock of a pane: one process types at a time. Servers and monitors on the same host share it.
 
-A line is typed as text and, a moment later, Enter. Two processes that type at once would merge their lines. The lock is
-an flock on a file next to the tmux server's socket, in a directory that only this user can access. The kernel releases
-it when its holder is killed. Both typing and waiting have a time-out, so a hung holder does not block others forever.
+A line is typed as text and, a moment later, Enter. If two processes typed at once, their lines would be mixed. The lock
+is an flock on a file next to the tmux server's socket, in a directory that only this user can access. The kernel
+releases it when its holder is killed. Typing and waiting both have a timeout, so a hung holder does not block the other
+processes forever.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from quarterdeck.tmux.errors import TmuxError
 
 @contextlib.asynccontextmanager
 async def lock_pane(socket: str, pane_id: str, timeout_seconds: float) -> AsyncIterator[None]:
-    """Hold the lock of a pane during the `with` block. Raises `TmuxError` if it is not free in time."""
+    """Hold the lock of a pane during the `with` block. Raises `TmuxError` if the lock is not free in time."""
     path = f"{socket}.{pane_id.removeprefix('%')}.typing"
     try:
         lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -29,7 +30,7 @@ async def lock_pane(socket: str, pane_id: str, timeout_seconds: float) -> AsyncI
     locked: asyncio.Future[None] = loop.create_future()
 
     def acquire() -> None:
-        # In its own thread: waiting for one pane must not block typing into another.
+        # Runs in its own thread, so that waiting for one pane does not block typing into another.
         fcntl.flock(lock_fd, fcntl.LOCK_EX)
         with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
             loop.call_soon_threadsafe(_on_locked, locked, lock_fd)
@@ -52,6 +53,6 @@ async def lock_pane(socket: str, pane_id: str, timeout_seconds: float) -> AsyncI
 
 def _on_locked(locked: asyncio.Future[None], lock_fd: int) -> None:
     if locked.done():
-        os.close(lock_fd)  # the waiter has timed out or was cancelled
+        os.close(lock_fd)  # the waiter has timed out or was canceled
     else:
         locked.set_result(None)

@@ -1,8 +1,8 @@
 """Operations on the panes of one tmux server: list, split, paste, Enter, capture, kill.
 
-tmux itself checks the guard of a pane in the command that changes it (`PaneGuard`), because between a list and a
-keystroke the pane may change. Text is pasted from a buffer, never sent as keys: keys would also go to all panes that
-are synchronized with this one, and a pane in scroll mode would consume them.
+tmux itself checks the guard of a pane in the command that changes the pane (`PaneGuard`), because the pane may have
+changed since it was listed. Text is pasted from a buffer, never sent as keys: keys would also go to all panes that are
+synchronized with this one, and a pane in scroll mode would consume them.
 
 tmux reads the environment of a new pane, which includes a token, from standard input: every user of the machine can see
 command-line arguments, and tmux limits their size.
@@ -32,7 +32,7 @@ __all__ = ["MIN_VERSION", "PaneChanged", "PaneInfo", "Tmux", "TmuxError", "insta
 
 log = logging.getLogger("quarterdeck.tmux")
 ENTER_DELAY_SECONDS = 0.12
-"""An agent treats text that arrives at once as one paste, including a final Enter. So Enter is sent separately."""
+"""An agent treats text that arrives at once as one paste, even a final Enter. So Enter is sent after this delay."""
 TEXT_MAX_CHARACTERS = 256 * 1024
 LINES_MAX = 10_000
 NO_SPACE_MESSAGE = b"no space for new pane"
@@ -52,8 +52,8 @@ class Tmux:
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
-    async def panes(self) -> dict[str, PaneInfo]:
-        """All panes of the server by id, with one command. Empty if no server runs."""
+    async def list_panes(self) -> dict[str, PaneInfo]:
+        """All panes of the server by id, with one command. Empty if no server is running."""
         if not await self._commands.is_server_running():
             return {}
         pane_list = PaneListFormat()
@@ -84,14 +84,14 @@ class Tmux:
         script = _split_script(window_id, ["env", f"{MARKER_VARIABLE}={marker}", *argv], environment, directory)
         try:
             if (pane_id := await self._start_pane(window_id, script, search_path)) is None:
-                raise TmuxError(f"{one_line(argv[0])!r} exited immediately after its start.")
+                raise TmuxError(f"{one_line(argv[0])!r} exited immediately after it was started.")
             return pane_id
         except TmuxError as error:
             if warning := await self._kill_marked(marker):
                 raise TmuxError(f"{error} {warning}") from None
             raise
         except BaseException:
-            # Also after a cancellation: the caller does not get the id of the new pane.
+            # Includes cancellation: the caller does not get the id of the new pane, so it cannot kill it.
             await self._kill_marked(marker)
             raise
 
@@ -104,15 +104,15 @@ class Tmux:
             await self._commands.run_checked("select-layout", "-t", window_id, "tiled")
             pane_id, pid = await self._create_pane(script, search_path)
         await self._commands.run(["select-layout", "-t", window_id, "tiled"])
-        info = (await self.panes()).get(pane_id)
+        info = (await self.list_panes()).get(pane_id)
         return None if info is None or info.is_dead or info.pid != pid else pane_id
 
     async def _kill_marked(self, marker: str) -> str | None:
-        """Kill a new pane by its marker: its id is unknown if tmux did not answer. Returns a warning on failure."""
+        """Kill a new pane, found by its marker: tmux may not have returned its id. Returns a warning on failure."""
         pane_format = f"#{{?#{{m:*{marker}*,#{{pane_start_command}}}},#{{pane_id}},}}"
         try:
             ids = (await self._commands.run_checked("list-panes", "-a", "-F", pane_format)).split()
-            panes = await self.panes() if ids else {}
+            panes = await self.list_panes() if ids else {}
             for pane_id in ids:
                 if pane_id in panes:
                     await self._kill(panes[pane_id])
@@ -156,12 +156,12 @@ class Tmux:
         Uses bracketed paste if the program supports it. Types nothing, or no Enter, if the pane differs from `info` or
         `is_still_ready` returns False.
         """
-        # Sanitized here too: an ESC would end the bracketed paste, and a line feed acts as Enter.
+        # Sanitize here too: an ESC would end the bracketed paste, and a line feed would act as Enter.
         line = one_line(text)
         if len(line) > TEXT_MAX_CHARACTERS:
             raise TmuxError(f"The text has {len(line)} characters. The limit is {TEXT_MAX_CHARACTERS}.")
         self._require_same_server(info.server_pid)
-        guard = PaneGuard(require_pane_id(info.pane_id), info.server_pid, info.pid, info.command, takes_input=True)
+        guard = PaneGuard(require_pane_id(info.pane_id), info.server_pid, info.pid, info.command, must_take_input=True)
         async with lock_pane(self.socket, info.pane_id, self._timeout_seconds):
             _require_unchanged(info, is_still_ready)
             if line:
@@ -173,11 +173,12 @@ class Tmux:
 
     async def _paste(self, guard: PaneGuard, text: bytes, flag: str) -> None:
         buffer_name = f"quarterdeck-{secrets.token_hex(8)}"
-        command = f"paste-buffer {flag} -d -b {buffer_name} -t {guard.pane_id}"
+        load_command = ("load-buffer", "-b", buffer_name, "-")
+        paste_command = f"paste-buffer {flag} -d -b {buffer_name} -t {guard.pane_id}"
         try:
-            await self._commands.run_guarded(guard, command, before=("load-buffer", "-b", buffer_name, "-"), stdin=text)
+            await self._commands.run_guarded(guard, paste_command, setup_command=load_command, stdin=text)
         except TmuxError:
-            # The text was not pasted, or the result is unknown: do not leave it in the buffer.
+            # The text was not pasted, or the result is unknown. Do not leave the text in the buffer.
             await self._commands.run(["delete-buffer", "-b", buffer_name])
             raise
 
@@ -185,7 +186,7 @@ class Tmux:
 
     async def kill(self, pane_id: str) -> None:
         """Terminate the processes of the pane and close it. Returns when all of them have ended."""
-        info = (await self.panes()).get(require_pane_id(pane_id))
+        info = (await self.list_panes()).get(require_pane_id(pane_id))
         if info is None:
             return
         self._require_same_server(info.server_pid)
@@ -193,7 +194,7 @@ class Tmux:
 
     async def _kill(self, info: PaneInfo) -> None:
         await self._terminate_processes(info)
-        # Usually the pane has closed by itself, sometimes with its server. `_wait_closed` checks that.
+        # Usually the pane, and sometimes its server, has already closed. `_wait_closed` checks that.
         with contextlib.suppress(TmuxError):
             guard = PaneGuard(info.pane_id, info.server_pid, info.pid)
             await self._commands.run_guarded(guard, f"kill-pane -t {info.pane_id}")
@@ -201,7 +202,7 @@ class Tmux:
 
     async def _terminate_processes(self, info: PaneInfo) -> None:
         root = (await asyncio.to_thread(process_table.list_processes)).get(info.pid)
-        # If it is not a child of this tmux server, the pid now belongs to another process.
+        # If the process is not a child of this tmux server, the pid now belongs to another process.
         if info.is_dead or root is None or root.is_gone or root.parent_pid != info.server_pid:
             return
         try:
@@ -214,7 +215,7 @@ class Tmux:
 
     async def _wait_closed(self, info: PaneInfo) -> None:
         deadline = asyncio.get_running_loop().time() + CLOSE_TIMEOUT_SECONDS
-        while current := (await self.panes()).get(info.pane_id):
+        while current := (await self.list_panes()).get(info.pane_id):
             if (current.server_pid, current.pid) != (info.server_pid, info.pid):
                 return
             if asyncio.get_running_loop().time() > deadline:

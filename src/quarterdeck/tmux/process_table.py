@@ -1,9 +1,9 @@
-"""The processes of this host at one time, and which of them are in the foreground of a pane.
+"""The processes of this host at one point in time, and which of them are in the foreground of a pane.
 
 A terminal has one foreground process group, and typed text goes to the process of that group that reads the terminal.
 So an agent that is suspended, or runs in a terminal inside an editor, cannot be typed into although it is running.
 
-On Linux all of this comes from /proc. Elsewhere `ps` reports most of it, but not what a process reads from.
+On Linux, all of this comes from /proc. Elsewhere, `ps` reports most of it, but not which terminal a process reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-PS_SECONDS = 5.0
+PS_TIMEOUT_SECONDS = 5.0
 UNKNOWN_SESSION_ID = 0
 SHELLS = frozenset(
     {
@@ -26,7 +26,7 @@ SHELLS = frozenset(
     }
 )
 INTERPRETERS = SHELLS | {"node", "nodejs", "bun", "deno", "python", "ruby", "perl", "php"}
-"""Programs that run a script file. A process is then also recognised by the name of that file."""
+"""Programs that run script files. Their processes are also recognized by the name of the script."""
 _DEAD_STATES = frozenset("ZXx")
 _OPTIONS_WITH_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "-C", "--init-command"))
 
@@ -39,10 +39,10 @@ class Process:
     session_id: int
     """UNKNOWN_SESSION_ID if read from `ps`."""
     foreground_group: int
-    """The foreground process group of its terminal."""
+    """The id of the foreground process group of the process's terminal."""
     state: str
     start_time: str
-    """Identifies the process together with the pid, because pids are reused."""
+    """Together with the pid, this identifies the process, because pids are reused."""
     command: str
     argv: tuple[str, ...] | None = None
     """None if not read yet."""
@@ -60,7 +60,7 @@ class Process:
 
 
 class ProcessTable(Mapping[int, Process]):
-    """All processes at one time, by pid."""
+    """All processes at one point in time, by pid."""
 
     def __init__(self, processes: Iterable[Process]) -> None:
         self._by_pid = {process.pid: process for process in processes}
@@ -75,7 +75,7 @@ class ProcessTable(Mapping[int, Process]):
         return len(self._by_pid)
 
     def foreground_processes(self, pid: int) -> list[Process]:
-        """The foreground process group of this process's terminal."""
+        """The live processes in the foreground process group of this process's terminal."""
         root = self._by_pid.get(pid)
         if root is None or root.foreground_group <= 0:
             return []
@@ -145,7 +145,7 @@ def read_argv(process: Process) -> tuple[str, ...]:
 
 
 def process_names(process: Process) -> frozenset[str]:
-    """Names of a process: its program, the name it gives itself, and the file that an interpreter runs."""
+    """The names of a process: its program, the name it gives itself, and for an interpreter also its script."""
     argv = read_argv(process)
     names = {process.command}
     if argv:
@@ -157,7 +157,7 @@ def process_names(process: Process) -> frozenset[str]:
 
 
 def is_interactive_shell(process: Process) -> bool:
-    """Whether it is a shell that reads commands from its terminal: one without a script file and without `-c`."""
+    """Whether it is a shell that reads commands from its terminal: one started without a script file or `-c`."""
     argv = read_argv(process)
     programs = {process.command, *(_base_name(argument) for argument in argv[:1]), _executable_name(process)}
     if SHELLS.isdisjoint(map(_strip_version, programs)):
@@ -176,7 +176,7 @@ def reads_terminal(process: Process, terminal: str) -> bool | None:
 
 
 def _has_command(argv: tuple[str, ...]) -> bool:
-    """Whether a shell was started with `-c`, also within a group of options as in `bash -lc …`."""
+    """Whether a shell was started with `-c`, alone or combined with other options as in `bash -lc …`."""
     for argument in argv[1:]:
         if not argument.startswith("-") or argument in ("-", "--"):
             return False
@@ -228,7 +228,7 @@ def _list_with_ps() -> ProcessTable:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=PS_SECONDS,
+            timeout=PS_TIMEOUT_SECONDS,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):

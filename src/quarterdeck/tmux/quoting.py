@@ -1,8 +1,8 @@
 """Quotes text for tmux, so that tmux reads it as text only.
 
-tmux has three syntaxes. Command-line arguments are plain, except for a `;` at the end of one. A script, as
-`source-file` reads it, has quotes, escapes, variables and conditions. In a format `#(…)` runs a command, and the
-directory of a new pane is a format. All text from outside is quoted here before it becomes part of any of them.
+tmux has three syntaxes. Command-line arguments are plain text, except that a `;` at the end of one separates commands.
+A script, as read by `source-file`, has quotes, escapes, variables and conditions. In a format, `#(…)` runs a command;
+the directory of a new pane is a format. All external text is quoted here before it becomes part of a script or format.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from quarterdeck.tmux.errors import TmuxError
 
-_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=@%+,- ")
+_SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=@%+,- ")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNSAFE_CHARACTERS = "[^a-zA-Z0-9_.+-]+"
 COMMAND_FORMAT = f"#{{s/{_UNSAFE_CHARACTERS}/_/:pane_current_command}}"
@@ -32,7 +32,7 @@ def sanitize_command(command: str) -> str:
 
 def quote(text: str) -> str:
     """Quote a string for a script. Every unsafe byte becomes an octal escape."""
-    return '"' + "".join(chr(b) if b in _SAFE else f"\\{b:03o}" for b in text.encode()) + '"'
+    return '"' + "".join(chr(b) if b in _SAFE_BYTES else f"\\{b:03o}" for b in text.encode()) + '"'
 
 
 def escape_format(text: str) -> str:

@@ -1,8 +1,7 @@
 """Runs one program with a list of arguments, without a shell, bounded in time and output.
 
-Each run has its own thread. An event loop can start programs too, but the server's loop does so with a fork that blocks
-everything else for some milliseconds. Typing into 46 panes was four times slower that way, and other requests waited
-for most of a second.
+Each run has its own thread. The server's event loop could start programs itself, but its fork blocks the loop for some
+milliseconds. Typing into 46 panes was four times slower that way, and requests waited for most of a second.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class ProgramResult:
 async def run(
     argv: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", timeout_seconds: float = 5.0
 ) -> ProgramResult:
-    """Run a program with `stdin` as its standard input. If this call is cancelled, the program is killed."""
+    """Run a program with `stdin` as its standard input. If this call is canceled, the program is killed."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ProgramResult] = loop.create_future()
     program_run = _ProgramRun(argv, environment, stdin, timeout_seconds)
@@ -55,7 +54,7 @@ async def run(
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, result)
 
-    # A daemon thread, so that this process can exit without waiting for it. The time-out ends the program.
+    # A daemon thread, so that this process can exit without waiting for it. The timeout ends the program.
     threading.Thread(target=run_in_thread, name=argv[0], daemon=True).start()
     try:
         return await future
@@ -87,7 +86,7 @@ class _ProgramRun:
                 return ProgramError(f"{self.argv[0]} wrote more than {OUTPUT_MAX_BYTES} bytes")
             return ProgramResult(process.wait(max(0.0, deadline - time.monotonic())), *output)
         except (TimeoutError, subprocess.TimeoutExpired):
-            return ProgramError(f"{self.argv[0]} did not answer within {self.timeout_seconds:g} s")
+            return ProgramError(f"{self.argv[0]} did not finish within {self.timeout_seconds:g} s")
         finally:
             _kill(process)
 
@@ -103,7 +102,7 @@ class _ProgramRun:
                 bufsize=0,
                 cwd="/",
                 env=dict(self.environment),
-                # Signals to our own process group, for example from a terminal, must not reach it.
+                # Signals to our own process group, for example from a terminal, must not reach the program.
                 start_new_session=True,
             )
             return self.process
@@ -117,7 +116,7 @@ class _ProgramRun:
 
 
 def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
-    """Write and read concurrently: otherwise both sides could block on a full pipe."""
+    """Write and read concurrently, because otherwise both sides could block on a full pipe."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -141,7 +140,7 @@ def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float
                 if is_closed:
                     selector.unregister(key.fileobj)
                 if is_closed and key.data is None:
-                    # Signals the end of the input.
+                    # The program now reads the end of its input.
                     process.stdin.close()
     return bytes(out), bytes(err)
 
@@ -157,7 +156,7 @@ def _write_stdin(pipe: int, unsent: memoryview) -> memoryview:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill without waiting for the pipes to close: tmux passes them to its server, and a hung one keeps them open."""
+    """Kill without waiting for the pipes to close: tmux passes them to its server, and a hung server keeps them."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_WAIT_SECONDS)

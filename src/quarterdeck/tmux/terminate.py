@@ -1,11 +1,11 @@
 """Terminates all processes of a pane: SIGTERM first, then SIGKILL, until none is left.
 
-The processes of a pane are the process session that tmux started there, its foreground and background groups, and all
-descendants. Each pass also finds processes that were started since the last one. A signal to a group would miss those,
-and so would waiting for one process.
+The processes of a pane are the process session that tmux started there, with its foreground and background groups, and
+all descendants. Each pass also finds processes that were started since the previous pass. Signaling a process group, or
+waiting for only one process, would miss those.
 
-Pids are reused. So a process is identified by its pid and start time. On Linux the process is opened as a pidfd before
-they are compared, so that a signal reaches this process or none.
+Pids are reused, so a process is identified by its pid and start time. On Linux, the process is opened as a pidfd before
+they are compared, so that a signal reaches either this process or none.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def terminate_tree(root: Process) -> list[Process]:
 
 def send_signal(process: Process, signal_number: signal.Signals) -> None:
     """Signal this process, unless its pid belongs to another process by now."""
-    # It has exited, or we may not signal it. The next pass finds out which.
+    # These errors mean that it has exited or that we may not signal it. The next pass finds out which.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if not _send_by_pidfd(process, signal_number) and is_same_process(process):
             os.kill(process.pid, signal_number)

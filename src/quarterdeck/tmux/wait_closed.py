@@ -1,7 +1,8 @@
-"""Waits for panes to close, with one list of panes per tmux server for all waiters.
+"""Waits for panes to close, listing the panes of each tmux server once for all waiters.
 
-tmux reports closed panes only to its own clients, and its hooks belong to its user. So this module polls, with as many
-lists for 100 panes as for one. It does not list processes, because what runs in a pane does not matter.
+tmux reports closed panes only to its own clients, and its hooks are for the user to configure. So this module polls,
+and waiting for 100 panes takes as many commands as waiting for one. It does not list processes, because what is running
+in a pane does not matter.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class PaneCloseWaiter:
         """The next list of panes per socket, until its command starts."""
 
     async def wait_closed(self, tmux: Tmux, pane: PaneInfo, timeout_seconds: float) -> bool:
-        """Wait until this pane has closed or is dead. False after a time-out."""
+        """Wait until this pane has closed or is dead. Returns False after the timeout."""
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         while _is_open(pane, await self._list_panes(tmux)):
             if asyncio.get_running_loop().time() >= deadline:
@@ -31,14 +32,14 @@ class PaneCloseWaiter:
         task = self._pending_lists.get(tmux.socket)
         if task is None:
             task = self._pending_lists[tmux.socket] = asyncio.create_task(self._list_later(tmux))
-        # A waiter that is cancelled must not cancel the list for the others.
+        # A waiter that is canceled must not cancel the list for the other waiters.
         return await asyncio.shield(task)
 
     async def _list_later(self, tmux: Tmux) -> dict[str, PaneInfo]:
         await asyncio.sleep(POLL_SECONDS)
-        # Remove it first: a caller that arrives now needs a newer list than this one.
+        # Remove this task first: a caller that arrives now needs a newer list.
         del self._pending_lists[tmux.socket]
-        return await tmux.panes()
+        return await tmux.list_panes()
 
 
 def _is_open(pane: PaneInfo, panes: dict[str, PaneInfo]) -> bool:

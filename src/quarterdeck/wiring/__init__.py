@@ -8,7 +8,7 @@
 | tasks        | tasks, and their logs, costs and budgets                |
 | coordination | the coordinator and the launchers                       |
 | webhooks     | webhooks, their delivery and their sink                 |
-| fleets       | fleets, members, messages, and the access to tmux panes |
+| fleets       | fleets, members, messages, and access to tmux panes     |
 | redis        | the Redis sinks and mirrors                             |
 | secrets      | the encryption keys, and the routes that rotate them    |
 

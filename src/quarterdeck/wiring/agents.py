@@ -1,4 +1,4 @@
-"""Builds the components of agents and role assignments."""
+"""Builds the components for agents and role assignments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def build_agent_liveness(runtime: Runtime) -> AgentLiveness:
 
 
 def build_agent_check(runtime: Runtime) -> Callable[[Caller], Awaitable[None]]:
-    """Build the check of agent tokens for the routes of components that do not depend on agents.
+    """Build the check of agent tokens, for the routes of components that do not depend on agents.
 
     One statement checks all waiting callers.
     """
@@ -98,7 +98,7 @@ def build_agents(
 
 
 def _build_agent_retention(runtime: Runtime) -> Sweep:
-    """Keep a terminated agent as long as its tasks: their archive days plus their retention days."""
+    """A terminated agent is kept as long as its tasks: for their archive days plus their retention days."""
     settings = runtime.settings.section(TaskSettings)
     retention_ms = round((settings.task_archive_days + settings.task_retention_days) * DAY)
     delete_past_retention = runtime.lanes.add_write_lane("agent-forget", agents.delete_past_retention)

@@ -1,4 +1,4 @@
-"""Builds the component of coordination: the coordinator's leader loop, the launchers, and their health."""
+"""Builds the coordination component: the coordinator's leader loop, the launchers, and the health report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def launcher_names(runtime: Runtime) -> frozenset[str]:
 
 
 def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordinator: bool) -> Component:
-    """Without `runs_coordinator` (the sweeper daemon), this process coordinates and launches nothing."""
+    """If `runs_coordinator` is false, as in the sweeper daemon, this process coordinates and launches nothing."""
     settings = runtime.settings.section(CoordinationSettings)
     coordinator_metrics, cycle_durations = CoordinatorMetrics(), Histogram(DURATION_BUCKETS)
     http_client = OutboundClient(ALLOW_ALL)
@@ -89,10 +89,10 @@ def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordin
     # The leader loop stops first, so that no task is assigned after the launcher has stopped.
     startables: list[Startable] = [leader_loop, launcher, health] if runs_coordinator else [health]
     if runs_coordinator and deps.key_writer is not None:
-        lock_publisher = redis_signals.CoordinatorKeyPublisher(
+        key_publisher = redis_signals.CoordinatorKeyPublisher(
             runtime.cross_zone_engine, deps.key_writer, leader_loop.holder
         )
-        startables += [lock_publisher, redis_signals.CommandListener(deps.key_writer, runtime.wakeups.notify)]
+        startables += [key_publisher, redis_signals.CommandListener(deps.key_writer, runtime.wakeups.notify)]
     return Component(
         routes.routes(handlers), leases=[leader_loop.lease], startables=startables, on_drain=[launcher.drain]
     )

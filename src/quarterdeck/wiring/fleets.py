@@ -1,4 +1,4 @@
-"""Builds the component of fleets: lanes, handlers, long polls for messages, and the access to tmux panes."""
+"""Builds the fleets component: lanes, handlers, long polls for messages, and access to tmux panes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def build_fleets(runtime: Runtime, issuer: LocalIssuer, event_streams: EventStre
             *monitor_routes.routes(MonitorHandlers(runtime.engine, fleet_lane.submit)),
         ],
         startables=[
-            Watcher(runtime.wakeups, polls, inbox_wakeups, inbox_long_poll.CHECK_SECONDS, "message-lookout"),
+            Watcher(runtime.wakeups, polls, inbox_wakeups, inbox_long_poll.CHECK_INTERVAL_SECONDS, "message-lookout"),
             notifier,
         ],
         on_drain=[polls.close],
@@ -143,6 +143,6 @@ def load_coding_agents(settings: FleetSettings) -> Mapping[str, CodingAgent]:
 def _server_environment(settings: Settings) -> dict[str, str]:
     """The variable by which a member finds the server.
 
-    It names the Unix socket: its path depends only on the data directory, so it stays valid when the server restarts.
+    It names the Unix socket, whose path depends only on the data directory and stays valid when the server restarts.
     """
     return {"QD_URL": f"unix:{data_dir.socket_path(data_dir.DataDir(str(settings.data)), environment())}"}

@@ -1,4 +1,4 @@
-"""Builds the component of invocations and its push delivery."""
+"""Builds the invocations component and its push delivery."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from quarterdeck.engine.settings import LogSettings
 from quarterdeck.runtime import Component, Runtime
 
 
-def build_invocations(runtime: Runtime, secrets: SecretDeriver | None) -> Component:
-    """`secrets` derives the keys that sign pushes. Without it, this process pushes nothing."""
+def build_invocations(runtime: Runtime, derive_secret: SecretDeriver | None) -> Component:
+    """`derive_secret` derives the keys that sign pushes. If it is None, this process pushes nothing."""
     settings = runtime.settings.section(InvocationSettings)
     polls, poll_seconds = invocations.ClaimPolls(), settings.claim_poll_ms / 1000
     claim_wakeups = invocations.ReadyPollWaker(runtime.engine, polls, poll_seconds)
@@ -31,7 +31,7 @@ def build_invocations(runtime: Runtime, secrets: SecretDeriver | None) -> Compon
     show = runtime.lanes.add_read_lane("invocation-show", invocations.show)
     handlers = InvocationHandlers(runtime.engine, lane.submit, show.submit, polls, settings)
     polls.on_undelivered = handlers.release_undelivered
-    push_workers = [] if secrets is None else [build_push_worker(runtime, lane.submit, secrets)]
+    push_workers = [] if derive_secret is None else [build_push_worker(runtime, lane.submit, derive_secret)]
     runtime.metrics.add_gauge("quarterdeck_claims_waiting", "Claims waiting for work", "invocations", polls.__len__)
     return Component(
         invocation_routes.routes(handlers),
@@ -48,11 +48,13 @@ def build_invocations(runtime: Runtime, secrets: SecretDeriver | None) -> Compon
 
 
 def build_push_worker(
-    runtime: Runtime, submit: Callable[[InvocationCommand], Awaitable[InvocationResult]], secrets: SecretDeriver
+    runtime: Runtime, submit: Callable[[InvocationCommand], Awaitable[InvocationResult]], derive_secret: SecretDeriver
 ) -> PushWorker:
     settings = runtime.settings
     guard = ALLOW_PRIVATE if settings.section(ServiceSettings).push_private_addresses else PUBLIC_ONLY
-    deps = PushDeps(runtime.engine, runtime.cross_zone_engine, runtime.wakeups, submit, OutboundClient(guard), secrets)
+    deps = PushDeps(
+        runtime.engine, runtime.cross_zone_engine, runtime.wakeups, submit, OutboundClient(guard), derive_secret
+    )
     push_worker = PushWorker(deps, settings.section(InvocationSettings), settings.server.shutdown_grace_ms / 1000)
     runtime.metrics.add_gauge("quarterdeck_pushes_under_way", "Pushes in progress", "invocations", push_worker.__len__)
     for code in CODES:

@@ -1,9 +1,9 @@
 """Builds the sinks, and the Redis mirrors of keys, slots and heartbeats.
 
 Without REDIS_URL only the routes and the retention of sinks are built: a sink that is no longer configured is still
-listed, and deleted after its retention. With REDIS_URL there are the sinks `redis-streams` and `redis-keys` with their
-leader loops, the slot counters that this process writes and reconciles, and the heartbeats that it received. Nothing
-connects to Redis before the first write: a server starts and serves while Redis is unavailable.
+listed, and is deleted after its retention period. With REDIS_URL, the sinks `redis-streams` and `redis-keys` with their
+leader loops and the mirrors of slot counters and heartbeats are built too. Nothing connects to Redis before the first
+write: a server starts and serves while Redis is unavailable.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RedisWriters:
 
 
 def open_redis(settings: Settings) -> RedisWriters | None:
-    """None if REDIS_URL is not set. Raises SettingsError if it cannot be used."""
+    """Return None if REDIS_URL is not set. Raises SettingsError if it cannot be used."""
     sink_settings = settings.section(SinkSettings)
     if sink_settings.redis_url is None:
         return None
@@ -148,7 +148,9 @@ async def _build_key_mirror(
     mirror = KeyMirror(deps.cross_zone_engine, redis_rows.TaskMirrorSource(), key_writer, settings)
     await mirror.sink.register()
     _register_metrics(deps.metrics, mirror.sink)
-    deps.metrics.add_counter("quarterdeck_redis_keys_repairs", "Redis keys repaired", "redis", lambda: mirror.repairs)
+    deps.metrics.add_counter(
+        "quarterdeck_redis_keys_repairs", "Redis keys repaired", "redis", lambda: mirror.repair_count
+    )
     return mirror, LeaderLoop(
         mirror.sink.name, deps.cross_zone_engine, deps.wakeups, settings.outbox_interval_ms, mirror
     )
@@ -157,7 +159,9 @@ async def _build_key_mirror(
 def _build_heartbeat_mirror(metrics: Metrics, key_writer: KeyWriter, heartbeats: HeartbeatRecorder) -> HeartbeatMirror:
     mirror = HeartbeatMirror(key_writer)
     heartbeats.listeners.append(lambda agents: mirror.record(map(redis_rows.to_heartbeat, agents)))
-    metrics.add_counter("quarterdeck_redis_beats_lost", "Heartbeats not written to Redis", "redis", lambda: mirror.lost)
+    metrics.add_counter(
+        "quarterdeck_redis_beats_lost", "Heartbeats not written to Redis", "redis", lambda: mirror.lost_count
+    )
     return mirror
 
 
@@ -177,7 +181,9 @@ def _build_slot_mirror(
     deps.commit_listeners.append(mirror.on_commit)
     reconciler = SlotReconciler(deps.cross_zone_engine, counts, slot_writer, settings.slots_reconcile_interval_ms)
     sweeps.append(reconciler.sweep())
-    deps.metrics.add_counter("quarterdeck_slots_repairs", "Slot counters repaired", "redis", lambda: reconciler.repairs)
+    deps.metrics.add_counter(
+        "quarterdeck_slots_repairs", "Slot counters repaired", "redis", lambda: reconciler.repair_count
+    )
     return mirror
 
 
@@ -192,9 +198,11 @@ def _register_metrics(metrics: Metrics, sink: Sink) -> None:
     metrics.add_gauge(f"{prefix}_lag_events", "Events not delivered yet", name, lag_events)
     metrics.add_gauge(f"{prefix}_lag_seconds", "Age of the oldest event not delivered yet", name, lag_seconds)
     metrics.add_gauge(
-        f"{prefix}_stuck", "Entries rejected repeatedly that are retried without limit", name, lambda: sink.stuck
+        f"{prefix}_stuck", "Entries rejected repeatedly that are retried without limit", name, lambda: sink.stuck_count
     )
-    metrics.add_counter(f"{prefix}_delivered", "Entries delivered", name, lambda: sink.delivered)
-    metrics.add_counter(f"{prefix}_refused", "Rejections of entries", name, lambda: sink.rejected)
-    metrics.add_counter(f"{prefix}_dead", "Entries dropped after too many rejections", name, lambda: sink.dead)
-    metrics.add_counter(f"{prefix}_missed", "Events deleted before they were delivered", name, lambda: sink.missed)
+    metrics.add_counter(f"{prefix}_delivered", "Entries delivered", name, lambda: sink.delivered_count)
+    metrics.add_counter(f"{prefix}_refused", "Rejections of entries", name, lambda: sink.rejected_count)
+    metrics.add_counter(f"{prefix}_dead", "Entries dropped after too many rejections", name, lambda: sink.dead_count)
+    metrics.add_counter(
+        f"{prefix}_missed", "Events deleted before they were delivered", name, lambda: sink.missed_count
+    )

@@ -2,7 +2,7 @@
 
 The keys come from QD_SECRET_KEYS, or from a file in the data directory that the first start creates. They are not
 derived from the signing key: rotating that key must not make secrets unreadable. Before anything is served, the keys
-are checked against the database. A server that lacks one of its keys does not start.
+are checked against the database. A server that lacks one of the database's keys does not start.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class SecretDeps(Protocol):
 async def open_cipher(deps: SecretDeps, issuer: LocalIssuer, *, create_key: bool) -> FieldCipher:
     """Open the keys and check them against the database. Raises SettingsError if they are unreadable or do not match.
 
-    `create_key` creates the first key if there is none. The sweeper daemon creates none: the servers would not have it.
+    With `create_key`, the first key is created if there is none. The sweeper daemon creates none, because the servers
+    would not have it.
     """
     keyring = open_keyring(deps.settings, create_key=create_key)
     lost_key_ids = {key_id.strip() for key_id in (_secret_settings(deps.settings).secret_keys_lost or "").split(",")}
@@ -78,7 +79,7 @@ def _read_key_file(settings: Settings, create_key: bool) -> str:
         content = read_secret(path)
         if content is None and create_key:
             create_secret(path, f"{generate_key().to_text()}\n".encode())
-            # Read it back: if another process created the file first, its key counts.
+            # Read it back: if another process created the file first, that key is used.
             content = read_secret(path)
     except KeyFileError as error:
         raise SettingsError(str(error)) from None

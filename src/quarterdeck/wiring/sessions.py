@@ -1,4 +1,4 @@
-"""Builds the components of zones, sessions, API keys, services and delegations."""
+"""Builds the components for zones, sessions, API keys, services and delegations."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def push_secret_deriver(issuer: LocalIssuer) -> SecretDeriver:
     return secret_deriver(issuer.derive_secret("push secrets"))
 
 
-def build_services(runtime: Runtime, secrets: SecretDeriver) -> Component:
+def build_services(runtime: Runtime, derive_secret: SecretDeriver) -> Component:
     private_allowed = runtime.settings.section(ServiceSettings).push_private_addresses
     registrar = services.Registrar(private_allowed=private_allowed)
     updater = services.Updater(private_allowed=private_allowed)
     handlers = ServiceHandlers(
         runtime.engine,
-        secrets,
+        derive_secret,
         runtime.lanes.add_write_lane("service-register", registrar.register).submit,
         runtime.lanes.add_write_lane("service-change", updater.update).submit,
         runtime.lanes.add_write_lane("service-heartbeat", services.record_heartbeats).submit,

@@ -1,4 +1,4 @@
-"""Builds the components of tasks and of their logs, costs and budgets."""
+"""Builds the components for tasks and for their logs, costs and budgets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HeartbeatPort:
 
 @dataclass(frozen=True, slots=True)
 class TaskParts:
-    """The component of tasks, and the parts that other components share."""
+    """The tasks component, and the parts that other components share."""
 
     component: Component
     lane: Lane[task_commands.TaskCommand, task_commands.TaskResult]
@@ -61,7 +61,7 @@ def build_tasks(runtime: Runtime, cipher: FieldCipher) -> TaskParts:
 
 
 def build_task_details(runtime: Runtime, cipher: FieldCipher) -> Component:
-    """Build the routes of task logs, explanations, costs and budgets."""
+    """Build the component for task logs, explanations, costs and budgets."""
     poll_seconds = runtime.settings.section(TaskSettings).task_claim_poll_ms / 1000
     log_writer, polls = logs.LogWriter(cipher, runtime.wakeups.notify), log_long_poll.new_log_polls()
     handlers = TaskDetailHandlers(

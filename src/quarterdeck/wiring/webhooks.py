@@ -1,4 +1,4 @@
-"""Builds the component of webhooks: lanes, the sink that creates deliveries, and the delivery worker."""
+"""Builds the webhooks component: lanes, the sink that creates deliveries, and the delivery worker."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def webhook_secret_deriver(issuer: LocalIssuer) -> SecretDeriver:
 
 
 async def build_webhooks(
-    runtime: Runtime, secrets: SecretDeriver, *, with_delivery: bool
+    runtime: Runtime, derive_secret: SecretDeriver, *, with_delivery: bool
 ) -> tuple[Component, LeaderLoop]:
-    """Return the component, and the leader loop of its sink, which the sink routes list."""
+    """Return the component and the leader loop of its sink, which the sink routes list."""
     settings = runtime.settings.section(WebhookSettings)
     private_allowed = runtime.settings.section(ServiceSettings).push_private_addresses
     updater = webhooks.EndpointUpdater(EndpointPolicy(_disable_after_ms(settings), private_allowed))
     lane: Lane[WebhookCommand, EndpointResult] = runtime.lanes.add_write_lane("webhook", updater.run)
-    handlers = WebhookHandlers(runtime.engine, secrets, lane.submit)
+    handlers = WebhookHandlers(runtime.engine, derive_secret, lane.submit)
     leader_loop = await _build_fanout(runtime, lane)
-    workers = [_build_delivery_worker(runtime, lane, secrets)] if with_delivery else []
+    workers = [_build_delivery_worker(runtime, lane, derive_secret)] if with_delivery else []
     cleanup_interval_ms = runtime.settings.section(LogSettings).retention_cleanup_interval_ms
     component = Component(
         webhook_routes.routes(handlers),
@@ -72,7 +72,7 @@ async def _build_fanout(runtime: Runtime, lane: Lane[WebhookCommand, EndpointRes
 
 
 def _build_delivery_worker(
-    runtime: Runtime, lane: Lane[WebhookCommand, EndpointResult], secrets: SecretDeriver
+    runtime: Runtime, lane: Lane[WebhookCommand, EndpointResult], derive_secret: SecretDeriver
 ) -> DeliveryWorker:
     settings, lanes = runtime.settings, runtime.lanes
     webhook_settings = settings.section(WebhookSettings)
@@ -86,7 +86,7 @@ def _build_delivery_worker(
         lanes.add_write_lane("webhook-settle", webhooks.fail_pending_deliveries).submit,
         lane.submit,
         OutboundClient(guard, RESPONSE_LIMITS),
-        secrets,
+        derive_secret,
     )
     worker = DeliveryWorker(deps, webhook_settings, settings.server.shutdown_grace_ms / 1000)
     runtime.metrics.add_gauge("quarterdeck_webhooks_under_way", "Deliveries in progress", "webhooks", worker.__len__)

@@ -2,17 +2,17 @@
 
 Imported only if REDIS_URL is set: the library is an optional dependency.
 
-**Once.** Each stream has a marker: the last written position, updated by the script that writes the entries
-(`deliver.lua`). A writer that was killed or cut off sends again what it does not know to be written; it finds the
-marker ahead and adds nothing twice. A marker ahead of the database's position is trusted only if the log has that exact
-event there. A marker of another log (of a restored database, or written by another program) is replaced. A marker that
-is missing because Redis was wiped does no harm: delivery continues from the database's position.
+**Once.** Each stream has a marker: the last written event, updated by the script that writes the entries
+(`deliver.lua`). A writer that does not know whether its last entries were written sends them again; the script skips
+those up to the marker. A marker ahead of the database's position is trusted only if the log has the marker's event at
+that position. Otherwise the marker belongs to a different log, such as that of a restored database, and is replaced. A
+marker that is missing because Redis was wiped does no harm: delivery continues from the database's position.
 
-**In order.** The entries of a stream are added in log order, up to the first that Redis rejects for its content. The
-rest waits until the sink has recorded the rejection.
+**In order.** The entries of a stream are added in log order, up to the first one that Redis rejects because of its
+content. The entries after it wait until the sink has recorded the rejection.
 
-**One writer.** Redis also stores the term of the lease (`fence.lua`): a process that was frozen while another took over
-writes nothing when it resumes.
+**One writer.** Redis also stores the term of the last lease holder that wrote (`fence.lua`). A process that was paused
+while another one took over therefore writes nothing when it resumes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> 
 
 
 async def call_redis(operation: Callable[[], Awaitable[T]], errors: ErrorCounter | None = None) -> T:
-    """Run one operation with a time limit. Raises `BusUnavailable` for every error of Redis or the connection."""
+    """Run one operation with a time limit. Raises `BusUnavailable` for every Redis or connection error."""
     task = asyncio.current_task()
     cancelled_before = task.cancelling() if task else 0
     try:
@@ -85,7 +85,7 @@ async def call_redis(operation: Callable[[], Awaitable[T]], errors: ErrorCounter
         raise BusUnavailable(repr(error)) from error
     finally:
         # The library sends with `wait_for`, which before Python 3.12 sometimes loses a cancellation. The code that
-        # cancels this task would then wait for it for ever.
+        # cancels this task would then wait for it forever.
         if task and task.cancelling() > cancelled_before:
             raise asyncio.CancelledError
 
@@ -105,7 +105,7 @@ async def run_fenced(
 ) -> list[RedisValue]:
     """Run a script that starts with `fence.lua`. Raises `WriterFenced` if another process has taken over.
 
-    A stored term that belongs to no lease of this database is replaced.
+    If the database confirms that this process holds the lease, the stored term is wrong and is replaced.
     """
     replaced_term = ""
     for _ in range(ATTEMPTS_MAX):
@@ -130,6 +130,6 @@ def marker_key(sink_id: str, stream: str) -> str:
 
 
 def parse_marker(text: str) -> Marker:
-    """Parse a marker that a script returned: it starts with digits. A position has at most 20 of them."""
+    """Parse a marker that a script returned. It starts with digits, but only the first 20 can be a position."""
     pos, _, event_id = text.partition(" ")
     return Marker(int(pos[:20]), event_id)

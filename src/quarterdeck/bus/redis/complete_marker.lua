@@ -1,7 +1,7 @@
--- Writes the state of the mirrored keys: always, or only if the stored state is the expected one. A wipe of Redis
--- deletes the state together with the keys, so incomplete keys are never marked as complete.
+-- Writes the state of the mirror, either always or only if the stored state has the expected value. Wiping Redis
+-- deletes the state together with the mirrored keys, so incomplete keys are never marked as complete.
 --
--- KEYS[2]  the key of the state
+-- KEYS[2]  the key that holds the state
 -- ARGV[3]  the new state; [4] '1' to write only if the stored state is [5]
 --
 -- Returns {1, 1} if the state was written, otherwise {1, 0}.

@@ -1,33 +1,35 @@
 -- Adds delayed entries to one stream, each once. The stream's marker is already past their positions, so a retry is
 -- recognized by the stored dedupe key of the entry instead.
 --
--- KEYS[2], [3]  the stream; the sorted set of the dedupe keys of delayed entries, by the time at which they were added
--- ARGV[3] to [5]  now and how long to store the keys, in milliseconds; MAXLEN;
+-- KEYS[2], [3]  the stream; a sorted set of the dedupe keys of delayed entries, scored by the time they were added
+-- ARGV[3] to [5]  the current time and how long to store dedupe keys, both in milliseconds; MAXLEN;
 --                 then for each entry: its dedupe key, the number of values, field, value, ...
 --
--- Returns {1, error, ...}: one per entry, '' if the entry is in the stream.
-local stream, delayed = KEYS[2], KEYS[3]
-local now, keep, maxlen = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+-- Returns {1, error, ...} with one error per entry: '' if the entry is in the stream.
+local stream, dedupe_set = KEYS[2], KEYS[3]
+local now_ms, retention_ms, maxlen = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
 -- A key of another type was written by another program and holds no dedupe keys.
-if redis.call('TYPE', delayed).ok ~= 'zset' then redis.call('DEL', delayed) end
-redis.call('ZREMRANGEBYSCORE', delayed, '-inf', now - keep)
+if redis.call('TYPE', dedupe_set).ok ~= 'zset' then redis.call('DEL', dedupe_set) end
+redis.call('ZREMRANGEBYSCORE', dedupe_set, '-inf', now_ms - retention_ms)
 
 local replies = {1}
-local at = 6
-while at <= #ARGV do
-  local key, values = ARGV[at], tonumber(ARGV[at + 1])
+local index = 6
+while index <= #ARGV do
+  local dedupe_key, value_count = ARGV[index], tonumber(ARGV[index + 1])
   local rejection = ''
-  if not redis.call('ZSCORE', delayed, key) then
-    local added = redis.pcall('XADD', stream, 'MAXLEN', '~', maxlen, '*', unpack(ARGV, at + 2, at + 1 + values))
+  if not redis.call('ZSCORE', dedupe_set, dedupe_key) then
+    local added = redis.pcall(
+      'XADD', stream, 'MAXLEN', '~', maxlen, '*', unpack(ARGV, index + 2, index + 1 + value_count)
+    )
     if type(added) == 'table' and added.err then
       rejection = added.err
     else
-      redis.call('ZADD', delayed, now, key)
+      redis.call('ZADD', dedupe_set, now_ms, dedupe_key)
     end
   end
   replies[#replies + 1] = rejection
-  at = at + 2 + values
+  index = index + 2 + value_count
 end
-redis.call('PEXPIRE', delayed, keep)
+redis.call('PEXPIRE', dedupe_set, retention_ms)
 return replies

@@ -12,7 +12,7 @@ import msgspec
 
 
 class BusUnavailable(Exception):
-    """The bus cannot be reached or accepts no writes at the moment. It does not count as an attempt to deliver."""
+    """The bus cannot be reached or is not accepting writes. The failed call does not count as a delivery attempt."""
 
 
 class SinkEntry(msgspec.Struct, frozen=True):
@@ -25,10 +25,11 @@ class SinkEntry(msgspec.Struct, frozen=True):
     event_id: str
     zone_id: str
     stream: str
+    """The name of the stream, or of the channel on which the entry is published."""
     subject: str
-    """Entries of one stream and one subject are always delivered in order."""
+    """Entries with the same stream and subject are always delivered in order."""
     fields: Mapping[str, str]
-    """Text values by name, without the signature: that is computed when the entry is sent."""
+    """Values by field name, without the signature, which is computed when the entry is sent."""
 
     @property
     def dedupe_key(self) -> str:
@@ -82,35 +83,37 @@ class RejectedEntry(NamedTuple):
 class StreamWriter(Protocol):
     """Writes the entries of a sink. All methods except `close` raise `BusUnavailable` and `WriterFenced`."""
 
-    async def take_over(self, identity: WriterIdentity) -> None:
-        """Fence out all processes with an older term: from now on they cannot write."""
+    async def fence_older_terms(self, identity: WriterIdentity) -> None:
+        """Prevent all processes with an older term from writing, from now on."""
 
-    async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
+    async def deliver(
+        self, identity: WriterIdentity, after_pos: int, entries: Sequence[SinkEntry]
+    ) -> list[RejectedEntry]:
         """Write the entries of each stream in order, up to the first entry that is rejected.
 
-        Return the rejected entries, at most one per stream. Entries that an earlier call has written are not written
-        twice. For that, `entries` must have every entry of the events that follow the position `after`, without a gap.
+        Return the rejected entries, at most one per stream. Entries that an earlier call has written are skipped. This
+        requires that `entries` holds all entries of the events after position `after_pos`, without a gap.
         """
 
     async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
-        """Write each delayed entry once, independently of the others. Return, per entry, None or why it is rejected."""
+        """Write each delayed entry once, independently of the others. Return a rejection reason or None per entry."""
 
     async def close(self) -> None: ...
 
 
 class SlotCounter(NamedTuple):
-    """The number of slots of a zone that are taken, as of a position of the log."""
+    """The number of taken slots in a zone, as of a position in the log."""
 
     zone_id: str
     taken: int
     limit: int
     pos: int
     replaces_pos: str | None = None
-    """A stored position to overwrite although it is later. It is wrong: the log has not reached it."""
+    """A stored position to overwrite although it is later than `pos`. It is wrong: the log has not reached it."""
 
 
 class StoredSlotCounter(NamedTuple):
-    """The stored counter and position of a zone, unparsed: other programs may have written them."""
+    """The stored counter and position of a zone, unparsed because other programs may have written them."""
 
     taken: str | None
     pos: str | None

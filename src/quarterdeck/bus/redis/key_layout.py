@@ -1,18 +1,18 @@
-"""Redis keys and channels of tasks and agents, for readers that use Redis instead of the API.
+"""Redis keys and channels for tasks and agents, for programs that read Redis instead of the API.
 
 Names and values are a public contract: other programs read them.
 
 | key                                  | value                                                                       |
 |--------------------------------------|-----------------------------------------------------------------------------|
 | `tasks:pending:{zone}`               | sorted set: ready tasks, by (10 − priority)·10¹³ + time of creation in ms   |
-| `tasks:active:{zone}`                | set: `{task}:{session key}` of the tasks that agents hold                   |
+| `tasks:active:{zone}`                | set: `{task}:{session key}` for each task that an agent holds               |
 | `agent:tasks:{agent}`                | hash: task → when it was assigned to the agent, ms                          |
 | `agent:status:{agent}`               | hash: status, current_task, last_heartbeat; deleted when the agent ends     |
-| `agent:heartbeat:{agent}`            | JSON, for 60 s after each heartbeat                                         |
+| `agent:heartbeat:{agent}`            | JSON; expires 60 s after the last heartbeat                                 |
 | `coordinator:stale_agents`           | sorted set: stale agents, by last heartbeat                                 |
-| `session:context:{session key}`      | hash, for an hour after the attempt was last seen running                   |
-| `coordinator:recovery_queue:{zone}`  | list: tasks that wait for the end of a backoff, newest first; bounded       |
-| `coordinator:lock:{zone}`            | the process that coordinates the zone, for 30 s                             |
+| `session:context:{session key}`      | hash; expires an hour after the attempt was last seen running               |
+| `coordinator:recovery_queue:{zone}`  | list: tasks that are waiting for a backoff to end, newest first; bounded    |
+| `coordinator:lock:{zone}`            | the process that coordinates the zone; expires after 30 s                   |
 
 The values of a task or an agent are computed from its row (`MirroredTask`, `MirroredAgent`), never from what Redis
 holds, so an unnecessary write does no harm.
@@ -36,10 +36,10 @@ from quarterdeck.core.log_event import LogEvent
 DEFAULT_ZONE = "default"
 PENDING_PREFIX, ACTIVE_PREFIX, RECOVERY_PREFIX = "tasks:pending:", "tasks:active:", "coordinator:recovery_queue:"
 HOLDERS_PREFIX = "quarterdeck:keys-holders:"
-"""Not part of the contract: the holder of each task, as last written. When it changes, its old keys are removed."""
-COMPLETE_MARKER = "quarterdeck:keys-whole"
-"""Not part of the contract: whether all keys have been written since they were last found missing. A wipe of Redis
-deletes it with the keys."""
+"""Not part of the contract: the last written holder of each task. When the holder changes, its old keys are removed."""
+MIRROR_STATE_KEY = "quarterdeck:keys-whole"
+"""Not part of the contract: whether all keys have been written since they were last found missing. Wiping Redis deletes
+this key with the others."""
 AGENT_TASKS_PREFIX, STATUS_PREFIX, HEARTBEAT_PREFIX = "agent:tasks:", "agent:status:", "agent:heartbeat:"
 STALE_AGENTS = "coordinator:stale_agents"
 LOCK_PREFIX = "coordinator:lock:"
@@ -69,12 +69,13 @@ def pending_score(priority: int, created_at: Millis) -> int:
     return (10 - priority) * PRIORITY_STEP + created_at
 
 
-def active_member(task_id: str, session_key: str) -> str:
+def active_set_member(task_id: str, session_key: str) -> str:
     return f"{task_id}:{session_key}"
 
 
 def possible_task_ids(member: str) -> list[str]:
-    """The possible task ids of a member `{task}:{session key}`. There may be several: both parts may contain colons."""
+    """Every possible task id in a member `{task}:{session key}`. Both parts may contain colons, so there may be several
+    possible ids."""
     ends = [index for index, character in enumerate(member[:130]) if character == ":"]
     return [member[:end] for end in ends if is_path_id(member[:end])]
 
@@ -101,9 +102,9 @@ class MirroredTask(NamedTuple):
     """The score in `tasks:pending`. None unless the task is ready."""
     holder: TaskHolder | None = None
     is_recovering: bool = False
-    """The task waits for the end of a backoff."""
+    """The task is waiting for its backoff to end."""
     is_recent: bool = False
-    """The task has just changed, so a difference in Redis is not an error."""
+    """The task has just changed, so Redis may not have the change yet, which is not an error."""
 
     @property
     def ref(self) -> Ref:
@@ -145,16 +146,17 @@ class Heartbeat(NamedTuple):
 
 
 class KeyRemoval(NamedTuple):
-    """Removes a key, or one member of it."""
+    """A key to delete, or one member to remove from it."""
 
     key: str
     redis_type: str
-    """The type of the key (set, hash, zset or list), if one member is removed. Empty to delete the key."""
+    """The type of the key (set, hash, zset or list) if one member is removed. Empty to delete the whole key."""
     member: str = ""
     is_recent: bool = False
 
 
 KeyOperation = MirroredTask | MirroredAgent | KeyRemoval
+"""A task or an agent whose keys are to match its row, or a key to remove."""
 
 
 # -- stored keys -------------------------------------------------------------------------------------------------------
@@ -179,7 +181,8 @@ KEY_FAMILIES = (
 PREFIXES_WITH_MEMBERS = frozenset(
     {PENDING_PREFIX, ACTIVE_PREFIX, RECOVERY_PREFIX, HOLDERS_PREFIX, AGENT_TASKS_PREFIX, STALE_AGENTS}
 )
-"""The families whose members name tasks or agents. Of the other keys, only the name is compared with the database."""
+"""Prefixes of the keys whose members name tasks or agents. For other keys, only the key name is compared with the
+database."""
 
 
 class KeyPage(NamedTuple):
@@ -187,7 +190,7 @@ class KeyPage(NamedTuple):
 
     family: KeyFamily
     key: str
-    """Empty for a page without content."""
+    """Empty if the page is empty."""
     members: Sequence[str] = ()
     has_wrong_type: bool = False
     """The key does not have the type of its family."""
@@ -200,37 +203,38 @@ class KeyDifferences(NamedTuple):
 
 
 class KeyWriter(Protocol):
-    """Writes the keys. All methods raise `BusUnavailable`; those with an identity also `WriterFenced`."""
+    """Writes the keys. Methods raise `BusUnavailable`, and those that take an identity also raise `WriterFenced`."""
 
-    async def take_over(self, identity: WriterIdentity) -> None: ...
+    async def fence_older_terms(self, identity: WriterIdentity) -> None: ...
 
     async def write(self, identity: WriterIdentity, operations: Sequence[KeyOperation]) -> KeyDifferences:
-        """Make the keys match the rows and carry out the removals. Return the differences that were found."""
+        """Make the keys match the rows and carry out the removals. Return how many differences there were."""
 
     async def compare(self, operations: Sequence[KeyOperation]) -> KeyDifferences:
         """Count the differences without repairing them."""
 
-    async def publish(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> None:
-        """Publish events in order. Events that an earlier call has published are not published twice."""
+    async def publish(self, identity: WriterIdentity, after_pos: int, entries: Sequence[SinkEntry]) -> None:
+        """Publish the events after position `after_pos`, in order. Skip those that an earlier call has published."""
 
     async def write_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None: ...
 
     def scan(self) -> AsyncIterator[KeyPage]:
         """Yield the stored keys of all families, a page at a time.
 
-        Pages without content come in between, so that the caller can pause even if there is nothing to compare.
+        Some pages are empty, so that the caller can pause even while there is nothing to compare.
         """
 
     async def read_state(self) -> str:
-        """Return the stored state of the mirror. Empty if there is none, or if it was wiped with the keys."""
+        """Return the stored state of the mirror, or "" if none is stored."""
 
     async def write_state(self, identity: WriterIdentity, state: str, expected: str | None = None) -> bool:
-        """Store the state of the mirror; with `expected`, only if that one is stored. Return whether it was written."""
+        """Store the state of the mirror, unless `expected` is given and differs from the stored state. Return whether
+        the state was written."""
 
     async def delete_state(self) -> None: ...
 
-    async def show_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
-        """Show which process coordinates these zones: always, or only if no other process is shown."""
+    async def write_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
+        """Write which process coordinates these zones. Without `overwrite`, skip zones that name another process."""
 
     async def listen_for_commands(self, on_command: Callable[[], None]) -> None:
         """Call `on_command` after subscribing and then for each command, at most once a second. Runs until canceled."""
@@ -251,7 +255,7 @@ _decode_task_event = msgspec.json.Decoder(_TaskEventData).decode
 
 
 def build_entries(event: LogEvent) -> list[SinkEntry]:
-    """Build the message that a task or an agent has changed. It has no new values: those are read from the row."""
+    """Build the message that announces a changed task or agent. It names the object but has none of its new values."""
     if event.type.startswith(TASK_EVENT_PREFIX):
         agent_id = _decode_task_event(event.data).agent_id
         return [_build_entry(event, "tasks", {"task_id": event.subject}, agent_id or "")]

@@ -1,13 +1,13 @@
-"""Writes the Redis keys and channels of tasks and agents (`key_layout` defines them).
+"""Writes the Redis keys and channels for tasks and agents (`key_layout` defines them).
 
 Imported only if REDIS_URL is set: the library is an optional dependency.
 
-Writes of the lease holder are fenced by its term (`fence.lua`): a process that was frozen while another took over
+The lease holder's writes are fenced by its term (`fence.lua`): a process that was paused while another one took over
 changes nothing. Any process may write heartbeats and the name of the coordinating process: they are correct when they
-are written, and expire.
+are written, and they expire.
 
-Only other programs write text that is not valid UTF-8. Such names keep their bytes when they are read and sent back
-(`surrogateescape`), so that they can be removed too.
+Only other programs write names that are not valid UTF-8. `surrogateescape` preserves the bytes of those names, so that
+they can be removed too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from quarterdeck.bus.redis.client import (
 )
 from quarterdeck.bus.redis.interfaces import BusUnavailable, SinkEntry, WriterIdentity
 from quarterdeck.bus.redis.key_layout import (
-    COMPLETE_MARKER,
     KEY_FAMILIES,
+    MIRROR_STATE_KEY,
     Heartbeat,
     KeyDifferences,
     KeyFamily,
@@ -45,13 +45,13 @@ from quarterdeck.bus.redis.key_layout import (
 )
 
 OPERATIONS_MAX = 250
-"""Maximum operations per run of a script: while it runs, Redis serves no other client."""
+"""Maximum operations per script run, because Redis serves no other client during a run."""
 SCAN_COUNT = 1_000
 MEMBERS_COUNT = 500
 LIST_MAX = 5_000
-LISTEN_SECONDS = 2.0
+LISTEN_TIMEOUT_SECONDS = 2.0
 COMMAND_GAP_SECONDS = 1.0
-"""Pause after each command. Commands have no content, so several in a row say no more than one."""
+"""Pause after each command. Commands have no content, so several in a row mean the same as one."""
 CONNECTIONS = 16
 
 
@@ -61,7 +61,7 @@ class RedisKeyWriter:
     def __init__(self, client: Redis, errors: ErrorCounter) -> None:
         self._client = client
         self._errors = errors
-        self._take_over_script = client.register_script(load_script("fence") + "\nreturn {1}")
+        self._fence_script = client.register_script(load_script("fence") + "\nreturn {1}")
         self._write_script = client.register_script(load_script("fence", "keys"))
         self._compare_script = client.register_script(load_script("keys"))
         self._publish_script = client.register_script(load_script("fence", "publish"))
@@ -71,19 +71,19 @@ class RedisKeyWriter:
 
     # -- by the lease holder ------------------------------------------------------------------------------------
 
-    async def take_over(self, identity: WriterIdentity) -> None:
-        await self._run_fenced(self._take_over_script, identity, [], [])
+    async def fence_older_terms(self, identity: WriterIdentity) -> None:
+        await self._run_fenced(self._fence_script, identity, [], [])
 
     async def write(self, identity: WriterIdentity, operations: Sequence[KeyOperation]) -> KeyDifferences:
-        differences = 0
+        difference_count = 0
         for chunk in _chunks(operations):
             reply = await self._run_fenced(
-                self._write_script, identity, [COMPLETE_MARKER], ["write", *_encode_operations(chunk)]
+                self._write_script, identity, [MIRROR_STATE_KEY], ["write", *_encode_operations(chunk)]
             )
-            differences += int(reply[1])
-        return KeyDifferences(differences)
+            difference_count += int(reply[1])
+        return KeyDifferences(difference_count)
 
-    async def publish(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> None:
+    async def publish(self, identity: WriterIdentity, after_pos: int, entries: Sequence[SinkEntry]) -> None:
         values: list[RedisValue] = []
         for entry in entries:
             values += [entry.pos, entry.event_id, entry.stream, entry.fields["body"]]
@@ -91,7 +91,7 @@ class RedisKeyWriter:
         mode, marker_text = "trust", ""
         for _ in range(ATTEMPTS_MAX):
             reply = await self._run_fenced(
-                self._publish_script, identity, [marker_name], [mode, marker_text, after, *values]
+                self._publish_script, identity, [marker_name], [mode, marker_text, after_pos, *values]
             )
             if reply[0] == 1:
                 return
@@ -102,7 +102,7 @@ class RedisKeyWriter:
     async def write_state(self, identity: WriterIdentity, state: str, expected: str | None = None) -> bool:
         has_expected = "" if expected is None else "1"
         reply = await self._run_fenced(
-            self._state_script, identity, [COMPLETE_MARKER], [state, has_expected, expected or ""]
+            self._state_script, identity, [MIRROR_STATE_KEY], [state, has_expected, expected or ""]
         )
         return reply[1] == 1
 
@@ -114,14 +114,14 @@ class RedisKeyWriter:
     # -- by every process ---------------------------------------------------------------------------------------
 
     async def compare(self, operations: Sequence[KeyOperation]) -> KeyDifferences:
-        differences = 0
+        difference_count = 0
         for chunk in _chunks(operations):
             args: list[RedisValue] = ["", "", "compare", *_encode_operations(chunk)]
             reply: list[RedisValue] = await call_redis(
-                partial(self._compare_script, ["", COMPLETE_MARKER], args), self._errors
+                partial(self._compare_script, ["", MIRROR_STATE_KEY], args), self._errors
             )
-            differences += int(reply[1])
-        return KeyDifferences(differences)
+            difference_count += int(reply[1])
+        return KeyDifferences(difference_count)
 
     async def write_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
         args: list[RedisValue] = []
@@ -136,18 +136,19 @@ class RedisKeyWriter:
             ]
         await call_redis(lambda: self._heartbeats_script([], args), self._errors)
 
-    async def show_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
+    async def write_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
         keys = [key_layout.LOCK_PREFIX + zone_id for zone_id in zone_ids]
         await call_redis(lambda: self._coordinator_script(keys, [holder, "1" if overwrite else ""]), self._errors)
 
     async def read_state(self) -> str:
-        # TYPE first: GET fails if another program wrote a key of another type, and such a key counts as no state.
-        if await call_redis(lambda: self._client.type(COMPLETE_MARKER), self._errors) != "string":
+        # TYPE first, because GET fails if another program has replaced the key with one of another type. That counts as
+        # no state.
+        if await call_redis(lambda: self._client.type(MIRROR_STATE_KEY), self._errors) != "string":
             return ""
-        return str(await call_redis(lambda: self._client.get(COMPLETE_MARKER), self._errors) or "")
+        return str(await call_redis(lambda: self._client.get(MIRROR_STATE_KEY), self._errors) or "")
 
     async def delete_state(self) -> None:
-        await call_redis(lambda: self._client.delete(COMPLETE_MARKER), self._errors)
+        await call_redis(lambda: self._client.delete(MIRROR_STATE_KEY), self._errors)
 
     async def ping(self) -> None:
         await call_redis(lambda: self._client.ping(), self._errors)
@@ -171,10 +172,10 @@ class RedisKeyWriter:
             return
         cursor, pattern = 0, f"{family.prefix}*"
         while True:
-            cursor, found = await call_redis(
+            cursor, keys = await call_redis(
                 partial(self._client.scan, cursor, match=pattern, count=SCAN_COUNT), self._errors
             )
-            yield [str(key) for key in found]
+            yield [str(key) for key in keys]
             if not cursor:
                 return
 
@@ -186,8 +187,8 @@ class RedisKeyWriter:
             yield KeyPage(family, key, has_wrong_type=redis_type != family.redis_type)
             return
         if redis_type == "list":
-            found = await call_redis(lambda: self._client.lrange(key, 0, LIST_MAX), self._errors)
-            yield KeyPage(family, key, [str(member) for member in found])
+            items = await call_redis(lambda: self._client.lrange(key, 0, LIST_MAX), self._errors)
+            yield KeyPage(family, key, [str(item) for item in items])
             return
         cursor = 0
         while True:
@@ -212,10 +213,10 @@ class RedisKeyWriter:
     async def listen_for_commands(self, on_command: Callable[[], None]) -> None:
         async with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
             await call_redis(lambda: pubsub.psubscribe(key_layout.COMMAND_CHANNELS), self._errors)
-            # Commands that were sent before the subscription, or while the connection was lost, were missed.
+            # Commands that were sent before the subscription or while disconnected were missed.
             on_command()
             while True:
-                message = await call_redis(lambda: pubsub.get_message(timeout=LISTEN_SECONDS), self._errors)
+                message = await call_redis(lambda: pubsub.get_message(timeout=LISTEN_TIMEOUT_SECONDS), self._errors)
                 if message is not None:
                     on_command()
                     await asyncio.sleep(COMMAND_GAP_SECONDS)

@@ -1,42 +1,42 @@
 -- Makes the keys match the given rows, or only counts the differences.
 --
--- KEYS[2]  the state of the mirrored keys (see `complete_marker.lua`); not used here
+-- KEYS[2]  the key that holds the state of the mirror (see `complete_marker.lua`); not used here
 -- ARGV[3]  'write' or 'compare'; then for each operation: its kind, the number of values, the values
 --
---   task    zone, id, score or '', agent name or '', session key, assigned at, started at, '1' if it waits for a
---           backoff, agent id, '1' if it has just changed
+--   task    zone, id, score or '', agent name or '', session key, assigned at, started at, '1' if it is waiting for its
+--           backoff to end, agent id, '1' if it has just changed
 --   agent   name, status or '', current task, last heartbeat, '1' if it is stale, '1' if it has just changed or sent a
 --           heartbeat
 --   remove  key, type or '', member, '1' if its task or agent has just changed
 --
 -- A key of the wrong type counts as a difference and is replaced. Returns {1, the number of differences}. Differences
--- of rows that have just changed are not counted: another writer may be about to write them.
-local writes = ARGV[3] == 'write'
+-- from rows that have just changed are not counted: another writer may be about to write those rows.
+local is_write = ARGV[3] == 'write'
 local RECOVERY_MAX, CONTEXT_SECONDS = 1000, 3600
-local differences, weight = 0, 1
+local difference_count, weight = 0, 1
 local types = {}
 
 local function fix(command, ...)
-  differences = differences + weight
-  if writes then redis.call(command, ...) end
+  difference_count = difference_count + weight
+  if is_write then redis.call(command, ...) end
 end
 
-local function has_type(key, kind)
-  local found = types[key]
-  if found == nil then
-    found = redis.call('TYPE', key).ok
-    if found ~= 'none' and found ~= kind then
+local function has_type(key, expected_type)
+  local stored_type = types[key]
+  if stored_type == nil then
+    stored_type = redis.call('TYPE', key).ok
+    if stored_type ~= 'none' and stored_type ~= expected_type then
       fix('DEL', key)
-      found = 'none'
+      stored_type = 'none'
     end
-    types[key] = found
+    types[key] = stored_type
   end
-  return found == kind
+  return stored_type == expected_type
 end
 
-local function write(key, kind, command, ...)
+local function write(key, redis_type, command, ...)
   fix(command, key, ...)
-  if writes then types[key] = kind end
+  if is_write then types[key] = redis_type end
 end
 
 local function sync_set(key, member, expected)
@@ -59,14 +59,14 @@ end
 
 local function sync_list(key, member, expected)
   local stored = has_type(key, 'list') and redis.call('LPOS', key, member)
-  local full = has_type(key, 'list') and redis.call('LLEN', key) >= RECOVERY_MAX
-  if expected and not stored and not full then write(key, 'list', 'LPUSH', member) end
+  local is_full = has_type(key, 'list') and redis.call('LLEN', key) >= RECOVERY_MAX
+  if expected and not stored and not is_full then write(key, 'list', 'LPUSH', member) end
   if stored and not expected then fix('LREM', key, 0, member) end
 end
 
 local function non_empty(text) return text ~= '' and text end
 
--- If a session holds several tasks, one of them is shown for as long as the session holds it.
+-- If a session holds several tasks, the key shows one of them until the session no longer holds that task.
 local function sync_context(zone, id, agent_id, session, started, holders)
   local key = 'session:context:' .. session
   local shown = has_type(key, 'hash') and redis.call('HMGET', key, 'workspace_id', 'task_id', 'agent_id')
@@ -80,7 +80,7 @@ local function sync_context(zone, id, agent_id, session, started, holders)
   if not matches then
     write(key, 'hash', 'HSET', 'workspace_id', zone, 'agent_id', agent_id, 'task_id', id, 'started_at', started)
   end
-  -- A comparison renews the key too: it must not expire while the attempt runs.
+  -- A comparison also renews the key, which must not expire while the attempt is running.
   redis.call('EXPIRE', key, CONTEXT_SECONDS)
 end
 
@@ -128,22 +128,22 @@ end
 
 local REMOVE = {set = 'SREM', hash = 'HDEL', zset = 'ZREM'}
 local function remove(v)
-  local key, kind, member = v[1], v[2], v[3]
+  local key, redis_type, member = v[1], v[2], v[3]
   weight = v[4] == '1' and 0 or 1
-  if kind == '' then
+  if redis_type == '' then
     if redis.call('EXISTS', key) == 1 then fix('DEL', key) end
-  elseif has_type(key, kind) then
-    if kind == 'list' then fix('LREM', key, 0, member) else fix(REMOVE[kind], key, member) end
+  elseif has_type(key, redis_type) then
+    if redis_type == 'list' then fix('LREM', key, 0, member) else fix(REMOVE[redis_type], key, member) end
   end
 end
 
 local handlers = {task = sync_task, agent = sync_agent, remove = remove}
-local at = 4
-while at <= #ARGV do
-  local values = tonumber(ARGV[at + 1])
+local index = 4
+while index <= #ARGV do
+  local value_count = tonumber(ARGV[index + 1])
   local args = {}
-  for n = 1, values do args[n] = ARGV[at + 1 + n] end
-  handlers[ARGV[at]](args)
-  at = at + 2 + values
+  for n = 1, value_count do args[n] = ARGV[index + 1 + n] end
+  handlers[ARGV[index]](args)
+  index = index + 2 + value_count
 end
-return {1, differences}
+return {1, difference_count}

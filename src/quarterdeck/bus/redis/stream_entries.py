@@ -1,12 +1,12 @@
-"""Builds the stream entries of an event. Streams, fields and signature are a public contract.
+"""Builds the stream entries for an event. Streams, fields and signature are a public contract.
 
 | event                              | stream                          | `event`                          |
 |------------------------------------|---------------------------------|----------------------------------|
 | session.spawn, suspend, resume, terminate | `caracal.agents.lifecycle` | spawn, suspend, resume, terminate |
 | session.terminate, unless its sid is still in use | `caracal.sessions.revoke` | none              |
-| invocation.created, started, …     | `caracal.invocations.lifecycle` | as the event                      |
+| invocation.created, started, …     | `caracal.invocations.lifecycle` | the event type                    |
 | delegation.create, revoke, expire  | `caracal.delegations.invalidate` | edge_create, edge_revoke, edge_expire |
-| the same                           | `caracal.policy.invalidate`     | the same                         |
+| delegation.create, revoke, expire  | `caracal.policy.invalidate`     | edge_create, edge_revoke, edge_expire |
 
 Every entry has an `outbox_id` and a `dedupe_key`. They are built from the event id, so they are unique and stay the
 same when the entry is sent again. Each transition is one event, so a session that is suspended twice has two entries.
@@ -51,7 +51,7 @@ _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
 def build_entries(event: LogEvent) -> list[SinkEntry]:
-    """Build the stream entries of an event, numbered from 0. Most event types have none."""
+    """Build the stream entries for an event, numbered from 0. Most event types have none."""
     if (verb := _SESSION_EVENTS.get(event.type)) is not None:
         fields_by_stream = _session_fields(event, verb, _decode(event.data))
     elif event.type in _INVOCATION_EVENTS:
@@ -66,7 +66,7 @@ def build_entries(event: LogEvent) -> list[SinkEntry]:
 
 
 def sign(key: bytes, stream: str, fields: Mapping[str, str]) -> str:
-    """The HMAC-SHA256 of an entry: over `<stream>\\n`, then `k=v\\n` for each field but the signature, sorted by k."""
+    """The HMAC-SHA256 of `<stream>\\n`, followed by `k=v\\n` for each field except the signature, sorted by k."""
     lines = "".join(f"{name}={fields[name]}\n" for name in sorted(fields) if name != SIGNATURE)
     return hmac.new(key, f"{stream}\n{lines}".encode(), hashlib.sha256).hexdigest()
 
@@ -108,10 +108,10 @@ def _build_entry(event: LogEvent, index: int, stream: str, event_fields: Data) -
 
 
 def _to_text(value: object) -> str:
-    """Return text unchanged, and any other value as JSON.
+    """Return a string unchanged, and any other value as JSON.
 
-    Text with a line break, which a caller may send as a reason, is also encoded as JSON: the signed text has one line
-    `k=v` per field, and a value must not be able to add a line.
+    A string with a line break, which a caller may send as a reason, is also encoded as JSON: the signed text has one
+    line `k=v` per field, and a value must not be able to add a line.
     """
     if isinstance(value, str) and "\n" not in value:
         return value

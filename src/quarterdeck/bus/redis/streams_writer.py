@@ -22,10 +22,10 @@ from quarterdeck.bus.redis.interfaces import BusUnavailable, RejectedEntry, Sink
 from quarterdeck.core.clock import DAY, system_now
 
 MAXLEN = 100_000
-DEDUPE_MS = 7 * DAY
+DEDUPE_RETENTION_MS = 7 * DAY
 """How long the dedupe key of a delayed entry is stored. A writer that did not get the reply retries much sooner."""
 REJECTION_CODES = ("ERR", "WRONGTYPE")
-"""Error codes that mean that Redis rejects the entry. All others are about Redis itself: loading, full, read-only."""
+"""Error codes with which Redis rejects an entry. All other codes concern Redis itself: loading, full, read-only."""
 
 
 class RedisStreamWriter:
@@ -35,17 +35,19 @@ class RedisStreamWriter:
         self._client = client
         self._hmac_key = hmac_key
         self._errors = errors
-        self._take_over_script = client.register_script(load_script("fence") + "\nreturn {1}")
+        self._fence_script = client.register_script(load_script("fence") + "\nreturn {1}")
         self._deliver_script = client.register_script(load_script("fence", "deliver"))
         self._delayed_script = client.register_script(load_script("fence", "delayed_entries"))
 
-    async def take_over(self, identity: WriterIdentity) -> None:
-        await self._run_fenced(self._take_over_script, identity, [], [])
+    async def fence_older_terms(self, identity: WriterIdentity) -> None:
+        await self._run_fenced(self._fence_script, identity, [], [])
 
-    async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
+    async def deliver(
+        self, identity: WriterIdentity, after_pos: int, entries: Sequence[SinkEntry]
+    ) -> list[RejectedEntry]:
         rejections = []
         for batch in _group_by_stream(entries):
-            processed_count, error = await self._deliver_to_stream(identity, after, batch)
+            processed_count, error = await self._deliver_to_stream(identity, after_pos, batch)
             if reason := _rejection_reason(error):
                 rejections.append(RejectedEntry(batch[processed_count], reason))
         return rejections
@@ -54,7 +56,7 @@ class RedisStreamWriter:
         reasons: dict[str, str | None] = {}
         for batch in _group_by_stream(entries):
             stream = batch[0].stream
-            args: list[RedisValue] = [system_now(), DEDUPE_MS, MAXLEN]
+            args: list[RedisValue] = [system_now(), DEDUPE_RETENTION_MS, MAXLEN]
             for entry in batch:
                 args += [entry.dedupe_key, *self._signed_values(entry)]
             replies = await self._run_fenced(
@@ -68,13 +70,13 @@ class RedisStreamWriter:
         await self._client.aclose()
 
     async def _deliver_to_stream(
-        self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]
+        self, identity: WriterIdentity, after_pos: int, entries: Sequence[SinkEntry]
     ) -> tuple[int, str]:
-        """Deliver to one stream. Return how many entries were processed, and the error of the entry after them, or "".
+        """Deliver to one stream. Return how many entries were processed, and the error of the next entry, or "".
 
-        If the stream's marker is ahead of `after`, the script returns the marker and writes nothing. If the log has the
-        marker's event, the entries up to it are already delivered (`trust`). Otherwise the marker belongs to another
-        log (`ignore`).
+        If the stream's marker is ahead of `after_pos`, the script returns the marker and writes nothing. If the log has
+        the marker's event, the entries up to it are already delivered (`trust`). Otherwise the marker belongs to a
+        different log (`ignore`).
         """
         stream = entries[0].stream
         keys = [stream, marker_key(identity.sink_id, stream)]
@@ -84,7 +86,7 @@ class RedisStreamWriter:
         mode, marker_text = "trust", ""
         for _ in range(ATTEMPTS_MAX):
             reply = await self._run_fenced(
-                self._deliver_script, identity, keys, [mode, marker_text, after, MAXLEN, *values]
+                self._deliver_script, identity, keys, [mode, marker_text, after_pos, MAXLEN, *values]
             )
             if reply[0] == 1:
                 return int(reply[1]), str(reply[2])
@@ -98,7 +100,7 @@ class RedisStreamWriter:
         return await run_fenced(script, identity, keys, args, self._errors)
 
     def _signed_values(self, entry: SinkEntry) -> list[RedisValue]:
-        """The script arguments of an entry: the number of values, then field, value, …, with the signature last."""
+        """The script arguments for an entry: the number of values, then field, value, …, with the signature last."""
         values = [part for pair in entry.fields.items() for part in pair]
         signature = stream_entries.sign(self._hmac_key, entry.stream, entry.fields)
         return [len(values) + 2, *values, stream_entries.SIGNATURE, signature]
@@ -116,7 +118,7 @@ def _group_by_stream(entries: Sequence[SinkEntry]) -> list[list[SinkEntry]]:
 
 
 def _rejection_reason(error: str) -> str | None:
-    """Why Redis rejects an entry, or None. Raises `BusUnavailable` if the error is not about the entry."""
+    """Return why Redis rejected the entry, or None if it did not. Raises `BusUnavailable` for any other error."""
     if not error:
         return None
     if error.partition(" ")[0] not in REJECTION_CODES:

@@ -20,12 +20,12 @@ LABELS_MAX = 64
 TASK_IDS_MAX = 1_000
 """Maximum number of task ids in one heartbeat."""
 METADATA_BYTES_MAX = 8_192
-"""Small, because an agent's heartbeats are stored every ten seconds and kept for an hour."""
+"""Small, because a heartbeat may be stored for each agent every ten seconds, and is kept for an hour."""
 HEALTH_HEARTBEATS_MAX = 20
 """Maximum number of heartbeats in the health view of an agent."""
-HISTORY_INTERVAL = 10 * SECOND
-"""A heartbeat without a change is stored if the last stored one is at least this old."""
-HISTORY_RETENTION = 60 * MINUTE
+HISTORY_INTERVAL_MS = 10 * SECOND
+"""A heartbeat that changes nothing is stored only if the last stored one is at least this old."""
+HISTORY_RETENTION_MS = 60 * MINUTE
 TOKEN_TTL_SECONDS = 3_600
 TOKEN_TTL_SECONDS_MAX = 30 * 86_400
 ShortText = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -92,7 +92,12 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=86_400, description="default: 30")] | UnsetType = UNSET
     stale_threshold_seconds: (
         Annotated[
-            int, Meta(ge=1, le=604_800, description="the agent is stale if it is not seen for this time; default: 180")
+            int,
+            Meta(
+                ge=1,
+                le=604_800,
+                description="the agent becomes stale after this many seconds without contact; default: 180",
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -122,7 +127,7 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
                 min_length=1,
                 max_length=128,
                 description="id of the agent's process, new at each start; with a new id, tasks that the agent still "
-                "holds from its previous process are retried; without effect for an agent with a launcher",
+                "holds from its previous process are retried; ignored for an agent with a launcher",
             ),
         ]
         | None
@@ -149,8 +154,8 @@ class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
             list[PathId],
             Meta(
                 max_length=TASK_IDS_MAX,
-                description="all tasks that the agent works on; if it got another task more than a minute ago and "
-                "still holds it, that attempt is aborted",
+                description="all tasks that the agent is working on; an attempt at a task that is not listed is "
+                "aborted if the agent got it more than a minute ago",
             ),
         ]
         | None
@@ -266,7 +271,7 @@ class RefreshStatus(AgentCommand, frozen=True, kw_only=True):
 
 
 class AgentFilter(Command, frozen=True, kw_only=True):
-    """Requests a page of a zone's agents, ordered by id. A filter that is None matches all."""
+    """Requests a page of a zone's agents, ordered by id. A filter that is None matches every agent."""
 
     limit: int
     after: str | None = None
@@ -287,7 +292,7 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     model: str | None
     description: str | None
     capabilities: str
-    """A JSON list without duplicates, in the given order."""
+    """A JSON list without duplicates, in the order of the request."""
     max_concurrent_tasks: int
     heartbeat_interval_seconds: int
     stale_threshold_seconds: int
@@ -299,14 +304,14 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     status_reason: str | None
     draining: int
     look_at: Millis | None
-    """When to check whether it is stale. Checks and registrations set it; heartbeats do not."""
+    """When to check next whether the agent is stale. Set by checks and registrations, but not by heartbeats."""
     terminated_at: Millis | None
     created_by: str
     created_at: Millis
     updated_at: Millis
     pulse_status: AgentHealth
     held: int
-    """Number of tasks that are assigned to it or that it runs."""
+    """Number of tasks that are assigned to the agent or that it is running."""
     current_task_id: str | None
     progress_percent: int | None
     current_step: str | None
@@ -314,7 +319,7 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     cpu_percent: int | None
     last_seen_at: Millis
     kept_at: Millis
-    """Time of its last heartbeat that was stored in the history."""
+    """Time of the last heartbeat that was stored in the history."""
 
     @property
     def ref(self) -> Ref:
@@ -338,7 +343,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WaitingAgent(msgspec.Struct, frozen=True, array_like=True):
-    """An agent with a waiting claim: the columns from which its next contact is computed."""
+    """The columns from which `rules.ms_until_contact` is computed, for an agent with a waiting claim."""
 
     zone_id: str
     id: str
@@ -377,10 +382,11 @@ class IssueTokenResult(msgspec.Struct, frozen=True):
 
 
 class AgentResult(msgspec.Struct, frozen=True):
-    """An agent after a command, and the time of the transaction."""
+    """An agent as read, or as changed by a command."""
 
     agent: Agent
     at: Millis
+    """Time of the transaction."""
 
 
 class DeleteAgentResult(msgspec.Struct, frozen=True):
@@ -391,7 +397,9 @@ class DeleteAgentResult(msgspec.Struct, frozen=True):
 class AgentHistory(msgspec.Struct, frozen=True):
     agent: Agent
     at: Millis
-    recent: tuple[Heartbeat, ...]
+    """Time of the read."""
+    heartbeats: tuple[Heartbeat, ...]
+    """The last stored heartbeats, newest first."""
 
 
 # -- views -------------------------------------------------------------------------------------------------------
@@ -412,7 +420,7 @@ class AgentView(msgspec.Struct, frozen=True, rename="camel"):
     labels: msgspec.Raw
     pool: str | None
     status: AgentStatus
-    status_reason: Annotated[str | None, Meta(description="`stale`: the agent was not seen for too long")]
+    status_reason: Annotated[str | None, Meta(description="`stale` if the agent has not been seen for too long")]
     draining: Annotated[bool, Meta(description="the agent gets no new tasks and is terminated after its last one")]
     held_tasks: int
     current_task_id: str | None

@@ -18,15 +18,15 @@ from rows(:batch as b, zone_id text, id text)
 join agents a on a.zone_id = b.zone_id and a.id = b.id;
 
 -- name: agents_contact_state
--- Agents with a waiting claim, in the field order of `model.WaitingAgent`. Few columns, because it runs often and for
--- all of them.
+-- Agents with a waiting claim, in the field order of `model.WaitingAgent`. Few columns, because the statement runs
+-- often and reads all these agents.
 select a.zone_id, a.id, a.status, a.draining, a.stale_threshold_seconds, p.last_seen_at
 from rows(:batch as b, zone_id text, id text)
 join agents a on a.zone_id = b.zone_id and a.id = b.id
 join agent_pulses p on p.zone_id = b.zone_id and p.agent_id = b.id;
 
 -- name: agents_get
--- All agents of a batch at once, so that it fits into the batch's first round trip.
+-- Reads all agents of a batch in one statement, so that it can be part of the batch's first round trip.
 select columns(a), columns(p as pulse)
 from rows(:batch as b, zone_id text, id text)
 join agents a on a.zone_id = b.zone_id and a.id = b.id
@@ -43,7 +43,7 @@ for update;
 
 -- name: agents_page
 -- planned: each time
--- In order of the primary key. A filter that is null matches all; all filters apply before the limit.
+-- In order of the primary key. A null filter matches every agent. All filters apply before the limit.
 -- (`nullif` keeps the planner from scanning all pulses of the zone for each agent. Unlike `coalesce` it is leakproof,
 -- so row-level security allows it in an index condition.)
 select columns(a), columns(p as pulse)
@@ -62,7 +62,7 @@ order by a.id
 limit :limit;
 
 -- name: agents_insert
--- Agents are inserted only under the zone's lock, so there is no conflict.
+-- Agents are inserted only under the zone's lock, so a conflict is impossible.
 insert into agents (zone_id, id, name, model, description, capabilities, max_concurrent_tasks,
     heartbeat_interval_seconds, stale_threshold_seconds, coordinator_enabled, launcher, labels, pool, status,
     status_reason, draining, look_at, terminated_at, created_by, created_at, updated_at)
@@ -73,8 +73,8 @@ from rows(:batch as b, zone_id text, id text, name text, model text, description
     draining smallint, look_at bigint, terminated_at bigint, created_by text, created_at bigint, updated_at bigint);
 
 -- name: agents_update
--- For a registration. `was` is the status as read under the zone's lock; an agent with another status is not updated
--- and not returned. (`coalesce` keeps the planner from using the partial index of agents in ERROR.)
+-- For a registration. `was` is the status as read under the zone's lock. An agent whose status differs is neither
+-- updated nor returned. (`coalesce` keeps the planner from using the partial index on agents in ERROR.)
 update agents
 set name = b.new_name, model = b.new_model, description = b.new_description, capabilities = b.new_capabilities,
     max_concurrent_tasks = b.new_max, heartbeat_interval_seconds = b.new_interval,
@@ -90,7 +90,7 @@ where zone_id = b.zone and id = b.agent and coalesce(status, '') = b.was
 returning id;
 
 -- name: agents_update_status
--- Few columns: a check writes many agents, and nearly always changes only `look_at`.
+-- Few columns, because liveness checks update many agents and nearly always change only `look_at`.
 update agents
 set status = b.new_status, status_reason = b.new_reason, draining = b.new_draining, look_at = b.new_look_at,
     terminated_at = b.new_terminated_at, updated_at = b.new_updated_at
@@ -130,10 +130,10 @@ from rows(:batch as b, zone text, agent text, new_status text, new_task text, ne
 where zone_id = b.zone and agent_id = b.agent;
 
 -- name: agents_adjust_held
--- Changes the number of held tasks. `seen` is 1 for agents that sent the command themselves: what others do with their
--- tasks does not update `last_seen_at`. An agent without tasks may not be running (it may be launched for each task),
--- so getting its first task updates `last_seen_at` too. Returns `draining`, because a draining agent is terminated
--- after its last task.
+-- Changes the number of held tasks. `seen` is 1 for agents that sent the command themselves: commands of other callers
+-- do not update `last_seen_at`. There is one exception: an agent without tasks may not be running, because it may be
+-- launched for each task, so its first task also updates `last_seen_at`. Returns `draining`, because a draining agent
+-- is terminated after its last task.
 -- (`draining` is a subquery: with a join, the planner would start with all pulses.)
 update agent_pulses
 set held = case when held + b.delta > 0 then held + b.delta else 0 end,
@@ -161,7 +161,8 @@ order by h.id desc
 limit :limit;
 
 -- name: agent_heartbeats_delete_expired
--- Across zones, oldest first by id. If two processes run it at the same time, the second finds the rows deleted.
+-- Across zones, in order of id, so oldest first. If two processes run the statement at the same time, the second finds
+-- the rows already deleted.
 delete from agent_heartbeats
 where id in (select h.id from agent_heartbeats h where h.id < :before order by h.id limit :limit)
 returning id;
@@ -175,7 +176,7 @@ order by a.zone_id, a.id
 limit :limit;
 
 -- name: agents_delete_expired
--- Checks the termination time again: an agent that was registered again in the meantime stays.
+-- Checks the termination time again: an agent that was registered again in the meantime is not deleted.
 delete from agents
 where (zone_id, id) in (
     select a.zone_id, a.id
@@ -196,7 +197,7 @@ delete from agent_heartbeats
 where (agent_id, zone_id) in (select b.id, b.zone_id from rows(:batch as b, zone_id text, id text));
 
 -- name: agents_liveness_due
--- Agents whose check is due, in all zones or in one. Most of them have sent a heartbeat since; the check decides.
+-- Agents whose check is due, in all zones or in one. Most are not stale: heartbeats do not update `look_at`.
 select a.zone_id, a.id, p.last_seen_at
 from agents a
 join agent_pulses p on p.zone_id = a.zone_id and p.agent_id = a.id
@@ -239,7 +240,7 @@ where coalesce(a.status, '') = b.status and a.coordinator_enabled = b.enabled an
 limit :limit;
 
 -- name: agents_in_error_count
--- Across zones. Uses the partial index of agents in ERROR.
+-- Across zones. Uses the partial index on agents in ERROR.
 select count(*) from agents a where a.status = 'ERROR';
 
 -- name: agents_count
@@ -251,7 +252,7 @@ where a.zone_id = :zone_id
 group by displayed;
 
 -- name: agents_list_ids
--- The next ids after a position. Only the id, because the Redis mirror reads all agents repeatedly.
+-- The next ids after an id. Reads no other column, because the Redis mirror reads all agents repeatedly.
 select a.id
 from agents a
 where a.zone_id = :zone_id and a.id > :after

@@ -88,7 +88,7 @@ class AgentHandlers:
     load_task_feedback: Callable[[ReportedTasks], Awaitable[TaskFeedback]]
     """Loads the feedback on an agent's tasks. Injected, because tasks are a layer above agents."""
     check_progress: Callable[[ReportedProgress], Awaitable[SaveProgress]]
-    """Checks a report on the current task, raises a Problem if it is refused, and returns a function that stores it."""
+    """Checks a report on the current task. Raises a Problem or returns a function that stores the report."""
 
     async def register(self, call: Call) -> Reply:
         body = call.body
@@ -125,10 +125,10 @@ class AgentHandlers:
             capability=query.capability,
             coordinator_enabled=query.coordinator_enabled,
         )
-        found = await self.engine.read(lambda tx: operations.list_agents(tx, filters), zones=zones_of([filters]))
-        count, last = paging.trim_page([agent.id for agent in found], query.limit)
+        agents = await self.engine.read(lambda tx: operations.list_agents(tx, filters), zones=zones_of([filters]))
+        count, last = paging.trim_page([agent.id for agent in agents], query.limit)
         cursor = paging.encode(LISTING, last) if last else None
-        body = AgentList([rules.view(agent) for agent in found[:count]], cursor)
+        body = AgentList([rules.view(agent) for agent in agents[:count]], cursor)
         return Reply(body, 200, call.next_link(cursor))
 
     async def terminate(self, call: Call) -> AgentView:
@@ -197,7 +197,7 @@ class AgentHandlers:
         return HeartbeatView(feedback.cancel, feedback.pause, warnings, rules.next_heartbeat_seconds(result.agent))
 
     async def _check_progress(self, call: Call, body: HeartbeatBody) -> SaveProgress:
-        """Check the report on the current task, if there is one. Without an attempt token it is not stored."""
+        """Check the report on the current task, if there is one. A report without an attempt token is not stored."""
         task_id = body.current_task_id
         if task_id is None:
             return _save_nothing
@@ -281,8 +281,8 @@ HEARTBEAT_DESCRIPTION = (
     "Reports liveness, progress and a checkpoint, and returns cancellations, in one call. The response lists which of "
     "the named tasks the agent must stop (`cancel`), which were paused (`pause`), warnings about any of its tasks, and "
     "the seconds until the next heartbeat (`next`). A heartbeat revives a stale agent, but it does not get back the "
-    "attempts that were aborted. With the token of an ended attempt (the task was canceled, paused or finished, or "
-    "waits for its next attempt) the heartbeat counts, the report on the task is ignored, and a warning "
+    "attempts that were aborted. With the token of an ended attempt (the task was canceled, paused or finished, or is "
+    "waiting for its next attempt) the heartbeat counts, the report on the task is ignored, and a warning "
     "`stale_attempt` gives the reason. If another attempt is running, the request is refused (409). A refused request "
     "changes nothing."
 )
@@ -294,7 +294,7 @@ TERMINATE_DESCRIPTION = (
 ISSUE_DESCRIPTION = (
     "Issues a token of the server's own issuer. It acts only for this agent, with role AGENT, until it expires or the "
     "agent is terminated. An agent that is registered again after its termination needs a new token. With an "
-    "`attemptToken`, requests about that attempt need no other attempt token."
+    "`attemptToken`, requests about that attempt need no separate attempt token."
 )
 
 

@@ -8,8 +8,8 @@
 No sweep checks for stale agents: the coordinator does that when a check is due.
 
 Terminated agents are kept as long as ended tasks, and longer while a task refers to them. `agent-retention` reads the
-whole table in slices and then starts again, as the retention of tasks does. Its position is kept in memory only. After
-a restart it starts from the beginning. Several processes may run it at the same time.
+whole table in slices and then starts again, as the retention sweep of tasks does. Its position is kept in memory only,
+so it starts from the beginning after a restart. Several processes may run it at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.errors import NotFound
 from quarterdeck.core.ids import lowest_id_at
-from quarterdeck.domain.agents.model import HISTORY_RETENTION, DeleteAgent, DeleteAgentResult, Ref
+from quarterdeck.domain.agents.model import HISTORY_RETENTION_MS, DeleteAgent, DeleteAgentResult, Ref
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
@@ -40,7 +40,7 @@ FindReferenced = Callable[[Transaction, Sequence[Ref]], Awaitable[set[Ref]]]
 """Returns the agents that stored tasks refer to. Injected, because tasks are a layer above agents."""
 
 
-def sweeps(cross_zone_engine: Engine, retention_ms: Millis = HISTORY_RETENTION) -> list[Sweep]:
+def sweeps(cross_zone_engine: Engine, retention_ms: Millis = HISTORY_RETENTION_MS) -> list[Sweep]:
     async def delete_past_retention(tx: Transaction, batch: int) -> int:
         # An empty read sets `tx.now`, so that the database's clock decides what is old.
         await tx.read()
@@ -69,8 +69,8 @@ class AgentRetention:
     retention_ms: Millis
     _position: Ref = START
 
-    def sweep(self, every_ms: int) -> Sweep:
-        return Sweep(AGENT_RETENTION, every_ms, SLICE * SLICES_MAX, self.run_once)
+    def sweep(self, interval_ms: int) -> Sweep:
+        return Sweep(AGENT_RETENTION, interval_ms, SLICE * SLICES_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
         deleted = 0
@@ -97,7 +97,7 @@ class AgentRetention:
     async def _delete(self, commands: Sequence[DeleteAgent]) -> int:
         deleted = 0
         for outcome in await asyncio.gather(*map(self.submit, commands), return_exceptions=True):
-            # NotFound: the zone does not exist any more. Any other error fails the pass.
+            # NotFound is ignored: the zone was deleted after the agent was read. All other errors fail the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
             deleted += isinstance(outcome, DeleteAgentResult) and outcome.is_deleted

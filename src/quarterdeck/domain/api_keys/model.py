@@ -1,4 +1,4 @@
-"""Commands, rows and views of API keys. Only `NewKeyView` has the secret."""
+"""Commands, rows and views of API keys. Only `NewKeyView` contains the secret."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CreateKeyBody(msgspec.Struct, frozen=True):
         | None
     ) = None
     session_id: (
-        Annotated[PathId, Meta(description="live session of the zone; the key is valid while it is live")] | None
+        Annotated[PathId, Meta(description="live session in the zone; the key is valid only while it is live")] | None
     ) = None
     ttl_seconds: (
         Annotated[int, Meta(ge=1, le=TTL_SECONDS_MAX, description="default: the key does not expire")] | None

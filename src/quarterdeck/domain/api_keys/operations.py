@@ -1,4 +1,4 @@
-"""Operations of API keys, each over a batch: load under locks, decide by `rules`, write."""
+"""Operations on API keys. Each handles a batch: it loads under locks, decides with `rules`, and writes."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[Ap
     locked_rows, count_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)), Q.keys_count_live(batch=batch)
     )
-    locked = zones.decode_zones(locked_rows)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+    locked_zones = zones.decode_zones(locked_rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked_zones.keys())
     caller_problems = await _bearer_problems(tx, (command.bearer for command in commands))
     allowed = [
         command
@@ -63,7 +63,7 @@ async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[Ap
     decisions = dict(
         zip(
             (command.id for command in allowed),
-            rules.admit(allowed, await _load_batch_input(tx, allowed, locked, count_rows)),
+            rules.admit(allowed, await _load_batch_input(tx, allowed, locked_zones, count_rows)),
             strict=True,
         )
     )
@@ -78,14 +78,14 @@ async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[Ap
 
 
 async def _load_batch_input(
-    tx: Transaction, commands: Sequence[CreateKey], locked: dict[str, Zone], count_rows: Sequence[Row]
+    tx: Transaction, commands: Sequence[CreateKey], locked_zones: dict[str, Zone], count_rows: Sequence[Row]
 ) -> KeyBatchInput:
     refs = [SessionRef(command.zone_id, command.session_id) for command in commands if command.session_id is not None]
     loaded_sessions = await sessions.show_sessions(tx, refs) if refs else []
     return KeyBatchInput(
         now=tx.now,
-        zone_problems=zone_rules.ended_zone_problems(locked.values()),
-        live_key_counts={str(zone_id): int(str(number)) for zone_id, number in count_rows},
+        zone_problems=zone_rules.ended_zone_problems(locked_zones.values()),
+        live_key_counts={str(zone_id): int(str(count)) for zone_id, count in count_rows},
         live_sessions={
             (session.zone_id, session.id)
             for session in loaded_sessions
@@ -142,10 +142,10 @@ async def revoke_keys(tx: Transaction, commands: Sequence[RevokeKey]) -> list[Ap
 
 async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     """Revoke the live keys of an ended zone, in the transaction that ends it."""
-    ended = {event.zone_id: event for event in events if event.type == "zone.end"}
-    if not ended:
+    end_events = {event.zone_id: event for event in events if event.type == "zone.end"}
+    if not end_events:
         return
-    [live_refs] = await tx.read(Q.keys_live_in_zones(batch=[(zone_id,) for zone_id in sorted(ended)]))
+    [live_refs] = await tx.read(Q.keys_live_in_zones(batch=[(zone_id,) for zone_id in sorted(end_events)]))
     if not live_refs:
         return
     [rows] = await tx.read(Q.keys_lock(batch=live_refs))
@@ -153,8 +153,8 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     keys = [key for key in decode(rows, ApiKey) if key.revoked_at is None]
     await _mark_revoked(tx, [(key.zone_id, key.id) for key in keys])
     for key in keys:
-        cause = ended[key.zone_id]
-        tx.emit(_revoked_event(key, rules.LIVE, cause.actor, cause.trace))
+        end_event = end_events[key.zone_id]
+        tx.emit(_revoked_event(key, rules.LIVE, end_event.actor, end_event.trace))
 
 
 async def _mark_revoked(tx: Transaction, refs: Sequence[Ref]) -> None:
@@ -162,7 +162,7 @@ async def _mark_revoked(tx: Transaction, refs: Sequence[Ref]) -> None:
         return
     [updated] = await tx.read(Q.keys_revoke(batch=[(*ref, 0) for ref in refs], now=tx.now))
     if len(updated) != len(refs):
-        raise RuntimeError("API keys changed while they were locked")
+        raise RuntimeError("API keys changed although they were locked")
 
 
 def _revoked_event(key: ApiKey, old_status: str, actor: str, trace: str | None) -> NewEvent:
@@ -186,7 +186,7 @@ async def list_keys(tx: Transaction, filters: KeyFilter) -> list[ApiKey]:
 
 
 async def _bearer_problems(tx: Transaction, bearers: Iterable[Bearer | None]) -> dict[Bearer, Problem]:
-    """The problem of each bearer whose session has ended. One read per bearer: a batch rarely has more than one."""
+    """The problem for each bearer whose session has ended. Reads once per bearer: a batch rarely has several."""
     problems: dict[Bearer, Problem] = {}
     for bearer in {bearer for bearer in bearers if bearer is not None}:
         try:

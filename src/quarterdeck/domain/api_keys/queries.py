@@ -1,4 +1,4 @@
-"""SQL statements of API keys."""
+"""SQL statements for API keys."""
 
 from quarterdeck.store.sql import load
 

@@ -1,4 +1,4 @@
-"""Routes of API keys."""
+"""Routes for API keys."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def routes(handlers: KeyHandlers) -> list[Route]:
             "DELETE", base + "/{id}", handlers.revoke, "Revoke an API key", ADMIN, status=204,
             errors=("key_not_found",), tags=tags,
             description="A repeated request also returns 204. After the response, every replica refuses new requests "
-            "with the key.",
+            "that use the key.",
         ),
     ]  # fmt: skip

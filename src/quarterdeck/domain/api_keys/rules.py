@@ -1,4 +1,4 @@
-"""The pure rules of API keys: admission, authentication, errors and views."""
+"""The pure rules for API keys: admission, authentication, errors and views."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyVi
 
 LIVE, REVOKED, EXPIRED = "live", "revoked", "expired"
 NO_DIGEST = "0" * 64
-"""A placeholder for the digest of a key that does not exist. No key has this digest."""
+"""A placeholder for the digest of a missing key. No key has this digest."""
 
 
 # -- admission ---------------------------------------------------------------------------------------------------
 
 
 def normalize_scopes(scopes: Sequence[str]) -> str:
-    """Join scopes with spaces, as they are stored, without duplicates. Raises Invalid for the admin scope."""
+    """Remove duplicates and join the scopes with spaces, for storage. Raises Invalid for the admin scope."""
     if ADMIN in scopes:
         raise Invalid(
             "invalid_scope",
-            f"A key cannot have the scope {ADMIN}, because it is valid in one zone only. Use a token instead.",
+            f"A key cannot have the scope {ADMIN}, because a key is valid in one zone only. Use a token instead.",
             field="scopes",
         )
     return " ".join(dict.fromkeys(scopes))
@@ -37,22 +37,22 @@ class KeyBatchInput:
 
     now: Millis
     zone_problems: Mapping[str, Problem | None]
-    """For each locked zone: why no key may be created in it, or None."""
+    """For each locked zone, the problem that prevents new keys, or None."""
     live_key_counts: Mapping[str, int]
-    """By zone."""
+    """The number of live keys, by zone."""
     live_sessions: Collection[tuple[str, str]]
     """The live sessions among those that the commands name, as (zone, id)."""
 
 
 def admit(commands: Sequence[CreateKey], loaded: KeyBatchInput) -> list[ApiKey | Problem]:
-    """Decide the commands in order. A created key counts for the commands after it, a refused one does not."""
-    added: dict[str, int] = {}
+    """Decide the commands in order. A key that a command creates counts against the limit for the commands after it."""
+    new_key_counts: dict[str, int] = {}
     outcomes: list[ApiKey | Problem] = []
     for command in commands:
-        used = loaded.live_key_counts.get(command.zone_id, 0) + added.get(command.zone_id, 0)
+        used = loaded.live_key_counts.get(command.zone_id, 0) + new_key_counts.get(command.zone_id, 0)
         problem = _creation_problem(command, loaded, used)
         if problem is None:
-            added[command.zone_id] = added.get(command.zone_id, 0) + 1
+            new_key_counts[command.zone_id] = new_key_counts.get(command.zone_id, 0) + 1
         outcomes.append(problem or _new_key(command, loaded.now))
     return outcomes
 
@@ -92,10 +92,10 @@ def status(key: ApiKey, now: Millis) -> str:
 def caller_of_key(
     presented_digest: str, key: ApiKey | None, stored_digest: str, now: Millis
 ) -> Caller | Unauthenticated:
-    """The caller that a presented key identifies. `key` and `stored_digest` are stored under its zone and id."""
+    """The caller that a presented key identifies. `key` and `stored_digest` are stored for its zone and id."""
     # The digests are compared even if no key has this id, so that the response time does not reveal which ids exist.
-    is_match = hmac.compare_digest(presented_digest.encode(), stored_digest.encode())
-    if key is None or not is_match or status(key, now) != LIVE:
+    is_same_digest = hmac.compare_digest(presented_digest.encode(), stored_digest.encode())
+    if key is None or not is_same_digest or status(key, now) != LIVE:
         return api_key.invalid_key_error()
     subject = f"key:{key.id}"
     return Caller(
@@ -118,7 +118,7 @@ def key_not_found(key_id: str) -> NotFound:
 
 
 def live_session_not_found(session_id: str) -> NotFound:
-    return NotFound("agent_not_found", f"Session {session_id!r} is not a live session of this zone.")
+    return NotFound("agent_not_found", f"Session {session_id!r} is not a live session in this zone.")
 
 
 def key_limit_exceeded(used: int) -> LimitReached:

@@ -12,16 +12,16 @@ attempt's timeout, or of an agent's stale threshold. One cycle:
       └ agents without contact become stale, and their attempts are aborted
 
 The coordinator changes no rows itself. It submits commands to the task and agent lanes. Each command checks the row
-again under the zone's lock, and commands on tasks are refused if the coordinator's term has ended: a coordinator that
-was frozen for a minute cannot do harm when it wakes. Each cycle is bounded: 1,000 agents that become stale at once take
-several cycles, with commands of other zones in between.
+again under the zone's lock, and commands on tasks are refused if the coordinator's term has ended. So a coordinator
+that stalls and loses its lease does no harm when it resumes. Each cycle is bounded: 1,000 agents that become stale at
+once take several cycles, with commands for other zones in between.
 
 The process that assigned a task launches it after the commit (`launchers`). Only the server's configuration defines
 launchers; no request can define a command, an argument or an environment.
 
 How it fails. While the database is unavailable, the coordinator retries after 5, 10, 20 and then every 40 seconds,
-reports itself as unhealthy, logs an alarm after five minutes, and recovers without help. A failed launch is a failed
+reports itself as unhealthy, logs an alarm after five minutes, and recovers on its own. A failed launch is a failed
 attempt. If the coordinator dies between an assignment and its launch, the task stays ASSIGNED until the launch
 deadline; then the next coordinator aborts the attempt. A process that outlives its attempt is killed; if its server was
-killed, its token is refused. Rows store all due times: without a coordinator, work is late but not lost.
+killed, its token is refused. All due times are stored in rows, so without a coordinator work is late but not lost.
 """

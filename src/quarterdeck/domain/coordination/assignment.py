@@ -33,7 +33,7 @@ ZONES_MAX = 500
 AGENTS_MAX = 2_000
 ASSIGN_MAX = 500
 DEFER_SECONDS = 5.0
-"""How long a task is skipped after its assignment was refused, for example because its budget is spent."""
+"""How long a task is deferred after its assignment was refused, for example because its budget is spent."""
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
@@ -65,7 +65,7 @@ class TaskAssigner:
         """Task → when it may be tried again, on the event loop's clock."""
 
     async def find_candidates(self, tx: Transaction) -> LaunchCandidates:
-        """Find zones to assign tasks in. Two statements, or one if no zone has an agent that can be launched."""
+        """Find zones to assign tasks in. Runs two statements, or one if no zone has an agent that can be launched."""
         launcher_capacity = self._task_launcher.free_capacity()
         after = {name: self._continue_after[name] for name, remaining in launcher_capacity.items() if remaining > 0}
         launcher_zones = (
@@ -90,7 +90,7 @@ class TaskAssigner:
         )
 
     def _has_work(self, launcher_zone: LauncherZone, ready_types: Mapping[str, set[str]]) -> bool:
-        """Whether the zone has ready tasks of a type that the launcher accepts. `ready_types` is by zone."""
+        """Whether the zone has ready tasks that the launcher accepts. `ready_types` maps a zone to its task types."""
         ready, accepted = (
             ready_types.get(launcher_zone.zone_id, set()),
             self._task_launcher.task_types(launcher_zone.launcher),
@@ -129,7 +129,7 @@ class TaskAssigner:
         return assigned_count
 
     def seconds_until_retry(self) -> float | None:
-        """Seconds until a skipped task may be tried again; None if no task is skipped."""
+        """Seconds until a deferred task may be tried again; None if no task is deferred."""
         now = asyncio.get_running_loop().time()
         return max(0.0, min(self._deferred.values()) - now) if self._deferred else None
 
@@ -187,7 +187,7 @@ class TaskAssigner:
         )
 
     def _class_limits(self, classes: Mapping[ClassRef, TaskClass], free_agents: Sequence[Agent]) -> dict[ClassRef, int]:
-        """Return how many tasks to read per class: the free slots of matching agents, plus the skipped tasks."""
+        """Return how many tasks to read per class: the free slots of matching agents plus the deferred tasks."""
         slots: Counter[tuple[str, frozenset[str], frozenset[str] | None]] = Counter()
         for agent in free_agents:
             capacity = self._capacity_of(agent)
@@ -208,8 +208,8 @@ R = TypeVar("R")
 
 
 def check_outcomes(outcomes: Iterable[R | BaseException]) -> list[R | Problem]:
-    """Return the result or refusal of each command. Raise an exception that must end the cycle: a lost lease, an
-    unavailable database, or an unexpected error."""
+    """Return the result or refusal of each command. Raise the first error that must end the cycle: a lost lease, an
+    unavailable database, or an unexpected exception."""
     results: list[R | Problem] = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and (

@@ -1,7 +1,7 @@
 """The cycles of the coordinator: find due work, submit commands for it, compute when the next cycle is due.
 
-A cycle reads the due work of all zones by index, up to a limit of each kind. Cycles repeat until nothing is found. If
-many cycles find the same work, that work is stuck, and the coordinator pauses.
+A cycle reads the due work of all zones by index, up to a limit for each kind of work. Cycles repeat until nothing is
+found. If many cycles in a row find the same work, that work is stuck, and the coordinator pauses.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ log = logging.getLogger("quarterdeck.coordinator")
 LIMIT = 500
 """Maximum number of tasks of each kind per cycle."""
 AGENT_LIMIT = 100
-"""Maximum number of agents per cycle. When one becomes stale, the attempts of all its tasks are aborted."""
+"""Maximum number of agents per cycle. Lower than LIMIT, because all attempts of a stale agent are aborted with it."""
 REPEAT_SECONDS, REPEATS_MAX, STUCK_SECONDS = 0.05, 100, 5.0
 """Pause between cycles that find the same work, and the longer pause after REPEATS_MAX of them. A few repeats are
-normal: a task with 10,000 dependents takes ten cycles and looks the same in each."""
+normal: a task with 10,000 dependents takes ten cycles, and each of them finds the same task."""
 METRICS_SECONDS = 10.0
 """Minimum time between two counts for the metrics."""
 COUNT_MAX = 100_000
@@ -58,7 +58,7 @@ class CoordinatorDeps:
 @dataclass(frozen=True, slots=True)
 class CycleFindings:
     due_tasks: DueTasks
-    silent_agents: list[DueLivenessCheck]
+    due_liveness_checks: list[DueLivenessCheck]
     next_agent_check_ms: Millis | None
     candidates: LaunchCandidates
     is_dependency_check_due: bool
@@ -74,11 +74,11 @@ class CycleFindings:
     @property
     def has_due_work(self) -> bool:
         """Whether agents, tasks or zones are due, not counting assignments and the dependency check."""
-        return bool(len(self.to_recover) or self.silent_agents or self.due_tasks.zones_to_rank)
+        return bool(len(self.to_recover) or self.due_liveness_checks or self.due_tasks.zones_to_rank)
 
     @property
     def wait_seconds(self) -> list[float]:
-        """Seconds until the next known due times."""
+        """Seconds until each of the next known due times."""
         return [ms / 1000 for ms in (self.due_tasks.next_due_ms, self.next_agent_check_ms) if ms is not None]
 
 
@@ -118,7 +118,7 @@ class Coordinator:
             # A new term: the previous leader may have stopped in the middle of a dependency check.
             self._term, self._dependencies_checked_at = fence.term, None
         findings, leader_term = await self._read_findings(), (fence.name, fence.term)
-        await self._refresh_agents(findings.silent_agents)
+        await self._refresh_agents(findings.due_liveness_checks)
         change_count = (
             await self._assigner.assign(findings.candidates, leader_term) if findings.candidates.launcher_zones else 0
         )
@@ -134,7 +134,7 @@ class Coordinator:
         """Nothing to do: all pending work is stored in rows."""
 
     def _seconds_until_next(self, findings: CycleFindings, change_count: int) -> float | None:
-        due_work = (findings.to_recover, findings.silent_agents)
+        due_work = (findings.to_recover, findings.due_liveness_checks)
         self._repeat_count = self._repeat_count + 1 if findings.has_due_work and due_work == self._last_due_work else 0
         self._last_due_work = due_work
         if self._repeat_count >= REPEATS_MAX:
@@ -153,7 +153,7 @@ class Coordinator:
     async def _find_work(self, tx: Transaction) -> CycleFindings:
         now = time.monotonic()
         due_tasks = await coordinator_queries.load_due_tasks(tx, LIMIT)
-        silent_agents = await agents.list_due_liveness_checks(tx, AGENT_LIMIT)
+        due_liveness_checks = await agents.list_due_liveness_checks(tx, AGENT_LIMIT)
         next_agent_check_ms = await agents.ms_until_liveness_check(tx)
         candidates = await self._assigner.find_candidates(tx)
         has_interval_passed = (
@@ -165,7 +165,7 @@ class Coordinator:
             self._counted_at = now
             self._metrics.stale_agents = await agents.count_stale(tx)
             self._metrics.tasks_pending = await coordinator_queries.count_ready_tasks(tx, COUNT_MAX)
-        return CycleFindings(due_tasks, silent_agents, next_agent_check_ms, candidates, is_dependency_check_due)
+        return CycleFindings(due_tasks, due_liveness_checks, next_agent_check_ms, candidates, is_dependency_check_due)
 
     def _count_cycle(self) -> None:
         self._metrics.cycles += 1
@@ -173,8 +173,8 @@ class Coordinator:
 
     # -- act -----------------------------------------------------------------------------------------------------
 
-    async def _refresh_agents(self, silent_agents: Sequence[DueLivenessCheck]) -> None:
-        commands = [RefreshStatus(zone_id=agent.zone_id, agent_id=agent.id) for agent in silent_agents]
+    async def _refresh_agents(self, due_liveness_checks: Sequence[DueLivenessCheck]) -> None:
+        commands = [RefreshStatus(zone_id=check.zone_id, agent_id=check.id) for check in due_liveness_checks]
         check_outcomes(await asyncio.gather(*map(self._deps.refresh_status, commands), return_exceptions=True))
 
     async def submit_recovery(self, to_recover: TasksToRecover, leader_term: LeaderTerm | None) -> None:
@@ -204,18 +204,21 @@ class Coordinator:
     # -- on request ----------------------------------------------------------------------------------------------
 
     async def recover(self, zone_id: str | None) -> tuple[TasksToRecover, int, int]:
-        """Run one recovery in one zone or in all. Returns (found tasks, checked agents, tasks in cycles).
+        """Run one recovery in one zone or in all. Returns (tasks found, agents checked, tasks in cycles).
 
-        It needs no leader term: each command checks its row again and does only what it would do for the coordinator.
-        A recovery of one zone does not change when the other zones are checked for dependency cycles.
+        It needs no leader term: each command checks its row again and has the same effect as when the
+        coordinator submits it. A recovery of one zone does not change when the other zones are checked for dependency
+        cycles.
         """
-        to_recover, silent_agents = await self._deps.cross_zone_engine.read(partial(_load_recovery, zone_id=zone_id))
-        await self._refresh_agents(silent_agents)
+        to_recover, due_liveness_checks = await self._deps.cross_zone_engine.read(
+            partial(_load_recovery, zone_id=zone_id)
+        )
+        await self._refresh_agents(due_liveness_checks)
         await self.submit_recovery(to_recover, None)
         if zone_id is None:
-            return to_recover, len(silent_agents), await self._check_dependency_cycles(None)
+            return to_recover, len(due_liveness_checks), await self._check_dependency_cycles(None)
         waiting = await dependency_cycles.load_waiting_in_zone(self._deps.cross_zone_engine, zone_id)
-        return to_recover, len(silent_agents), await self._fail_dependency_cycles(waiting, None)
+        return to_recover, len(due_liveness_checks), await self._fail_dependency_cycles(waiting, None)
 
 
 async def _load_recovery(tx: Transaction, zone_id: str | None) -> tuple[TasksToRecover, list[DueLivenessCheck]]:

@@ -1,9 +1,9 @@
 """Loads the tasks that wait for dependencies, to search them for cycles.
 
-One scan loads at most WAITING_MAX tasks. The next scan continues where it stopped, and restarts after the last task. A
-cycle is always within one zone, so a zone that a scan did not finish is left completely to the next scan. Only a zone
-with more than WAITING_MAX waiting tasks is searched in parts, where a cycle is found only if one part contains all of
-it.
+One scan loads at most WAITING_MAX tasks. The next scan continues where this one stopped. After the last task, it starts
+from the beginning. A cycle is always within one zone, so if a scan stops within a zone, the next scan loads that whole
+zone. Only a zone with more than WAITING_MAX waiting tasks is searched in parts. There, a cycle is found only if one
+part contains all of it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from quarterdeck.engine.transaction import Engine
 log = logging.getLogger("quarterdeck.coordinator")
 START: TaskRef = ("", "")
 SLICE = 1_000
+"""Maximum number of waiting tasks per statement."""
 WAITING_MAX = 100_000
-"""Waiting tasks per scan."""
+"""Maximum number of waiting tasks per scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ async def load_waiting(cross_zone_engine: Engine, after: TaskRef) -> WaitingTask
         for (zone_id, task_id), dependencies in chunk.depends_on.items():
             depends_on.setdefault(zone_id, {})[task_id] = dependencies
         count += len(chunk.depends_on)
-        if chunk.last is None:
+        if chunk.last_task is None:
             return WaitingTasks(depends_on, START)
-        after = chunk.last
+        after = chunk.last_task
     if len(depends_on) > 1:
         del depends_on[after[0]]
         return WaitingTasks(depends_on, (after[0], ""))
@@ -51,7 +52,7 @@ async def load_waiting(cross_zone_engine: Engine, after: TaskRef) -> WaitingTask
 
 
 async def load_waiting_in_zone(cross_zone_engine: Engine, zone_id: str) -> WaitingTasks:
-    """Load the waiting tasks of one zone, up to WAITING_MAX. The scans of all zones cover the rest."""
+    """Load the waiting tasks of one zone, up to WAITING_MAX. The scans of all zones cover the other tasks."""
     depends_on: dict[str, list[str]] = {}
     after: TaskRef | None = (zone_id, "")
     while after is not None and after[0] == zone_id and len(depends_on) < WAITING_MAX:
@@ -59,5 +60,5 @@ async def load_waiting_in_zone(cross_zone_engine: Engine, zone_id: str) -> Waiti
         depends_on |= {
             task_id: dependencies for (zone, task_id), dependencies in chunk.depends_on.items() if zone == zone_id
         }
-        after = chunk.last
+        after = chunk.last_task
     return WaitingTasks({zone_id: depends_on}, after or START)

@@ -2,7 +2,7 @@
 
 The route needs no credential, so its cost is limited. Each dependency is probed in the background, by one probe at a
 time and at most every 5 seconds. A request waits at most 1 second for a running probe; a dependency that does not
-respond by then is reported as down. So many requests cause no more probes, and no request hangs.
+respond by then is reported as down. So additional requests cause no additional probes, and no request hangs.
 """
 
 from __future__ import annotations

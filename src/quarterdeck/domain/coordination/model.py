@@ -52,7 +52,7 @@ class ProcessLauncherConfig(
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] = 4
     """Maximum number of processes per server."""
     timeout_seconds: Seconds | None = None
-    """Limit of the process's entire run, in addition to the task's timeout."""
+    """Limit on the process's entire run time, in addition to the task's timeout."""
     grace_seconds: Annotated[float, Meta(ge=0, le=600)] = 10.0
     """Time between SIGTERM and SIGKILL."""
 
@@ -132,7 +132,7 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class StatsView(msgspec.Struct, frozen=True, rename="camel"):
     pending_tasks: Annotated[
-        int, Meta(description="ready tasks, which wait only for an agent; counted up to 100,000 per workspace")
+        int, Meta(description="ready tasks, which are waiting only for an agent; counted up to 100,000 per workspace")
     ]
     running_tasks: Annotated[int, Meta(description="tasks that an agent holds")]
     healthy_agents: int
@@ -147,11 +147,11 @@ class StatusView(msgspec.Struct, frozen=True, rename="camel"):
     )
     last_heartbeat: str | None
     stats: StatsView
-    launchers: Annotated[tuple[str, ...], Meta(description="launchers of the server's configuration")]
+    launchers: Annotated[tuple[str, ...], Meta(description="the launchers in the server's configuration")]
 
 
 class RecoverView(msgspec.Struct, frozen=True, rename="camel"):
-    """Number of agents and tasks of each kind that were found and processed."""
+    """How many agents and tasks of each kind were found and processed."""
 
     stale_agents: int
     timed_out: int
@@ -197,5 +197,8 @@ class CoordinatorHealth(msgspec.Struct, frozen=True):
     database: Annotated[str, Meta(description="connected or disconnected")]
     valkey: Annotated[str, Meta(description="connected, disconnected or not_configured")]
     gateway: Annotated[
-        str, Meta(description="reachable (every HTTP launcher responds), unreachable (one does not) or not_configured")
+        str,
+        Meta(
+            description="reachable (all HTTP launchers respond), unreachable (at least one does not) or not_configured"
+        ),
     ]

@@ -1,10 +1,11 @@
-"""Shows the coordinator in Redis, with one key per zone, and listens on a command channel. No decision depends on them.
+"""Publishes the coordinator in Redis, with one key per zone, and listens on a command channel. Redis decides nothing.
 
 A lease in the database decides which process is the coordinator. The key names that process and expires after 30
-seconds. If another program writes the key, only the display is wrong, until the holder of the lease overwrites the key.
-While there is nothing to do, no process holds the lease, and the key keeps naming the last holder.
+seconds. If another program writes the key, the key is wrong until the holder of the lease overwrites it, and nothing
+else is affected. While there is nothing to do, no process holds the lease, and the key still names the last holder.
 
-A message on the command channel wakes the coordinator. Its content is not read: due work is found in the database.
+A message on the command channel wakes the coordinator. The content of the message is ignored, because the coordinator
+finds due work in the database.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ INTERVAL_SECONDS = 5.0
 ZONES_MAX = 500
 """Zones per page."""
 PAGES_MAX = 20
-"""Pages per round. Zones beyond them get no key."""
+"""Pages per round. Zones on later pages get no key."""
 RETRY = Policy(max_attempts=0, base_ms=500, multiplier=2.0, cap_ms=10_000)
 
 
@@ -87,7 +88,7 @@ class CoordinatorKeyPublisher(_RetryLoop):
             page = await self._cross_zone_engine.read(partial(zones.list_zones, after=after, limit=ZONES_MAX))
             active_zone_ids = [zone.id for zone in page if zone.ended_at is None]
             if active_zone_ids:
-                await self._key_writer.show_coordinator(
+                await self._key_writer.write_coordinator(
                     active_zone_ids, self._instance_id, overwrite=holder is not None
                 )
             if len(page) < ZONES_MAX:

@@ -173,7 +173,7 @@ def routes(handlers: CoordinatorHandlers) -> list[Route]:
         Route(
             "GET", base + "/logs", handlers.list_logs, "List events of tasks and agents, newest first", LIFECYCLE,
             query=LogsQuery, response=CoordinatorLogs, errors=(*zone_errors, "invalid_cursor"), tags=tags,
-            description="Lists only warnings and errors by default. A page may be short or empty although more follow: "
+            description="Lists only warnings and errors by default. A page may be short or empty even if more follow: "
             "continue as long as there is a `nextCursor`.", permission=PERMISSION,
         ),
         Route(

@@ -57,7 +57,7 @@ class DelegationSettings(msgspec.Struct, frozen=True):
 
 
 class Constraints(msgspec.Struct, frozen=True):
-    """The constraints that the server interprets. Others are stored unchanged."""
+    """The constraints that the server interprets. Other constraints are stored unchanged."""
 
     resources: Annotated[list[Name], Meta(max_length=RESOURCES_MAX)] | None = None
     actions: Annotated[list[Name], Meta(max_length=RESOURCES_MAX)] | None = None
@@ -181,7 +181,7 @@ class EdgeRef(msgspec.Struct, frozen=True):
 
 
 class EdgeFilter(msgspec.Struct, frozen=True):
-    """Requests a page of edges, newest first. A filter that is None matches all."""
+    """Requests a page of edges, newest first. A filter that is None matches every edge."""
 
     zone_id: str
     limit: int
@@ -225,7 +225,7 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GraphEdge(msgspec.Struct, frozen=True, array_like=True):
-    """The columns of an edge that walks of the graph and events need."""
+    """The columns of an edge that graph walks and events need."""
 
     zone_id: str
     id: str
@@ -237,7 +237,7 @@ class GraphEdge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChainEdge(msgspec.Struct, frozen=True, array_like=True):
-    """An edge in a chain of parents, with whether its source session has ended."""
+    """An edge in a chain of parents, and whether its source session has ended."""
 
     zone_id: str
     id: str
@@ -266,17 +266,15 @@ class ZoneEpoch(msgspec.Struct, frozen=True, array_like=True):
 class DelegatedEdge(msgspec.Struct, frozen=True):
     edge: Edge
     created: bool
-    """False if the idempotency key had already created it."""
+    """False if an earlier request with the idempotency key created the edge."""
 
 
 class RevokeResult(msgspec.Struct, frozen=True):
-    """Result of a revocation."""
-
     revoked_edges: int = 0
     affected_sessions: int = 0
     terminated_agents: int = 0
     cascade_id: str | None = None
-    """Set if further transactions must finish the termination. All its sessions are already shown as terminated."""
+    """Set if further transactions must finish the cascade. All its sessions are already shown as terminated."""
 
 
 # -- returned ----------------------------------------------------------------------------------------------------
@@ -342,7 +340,7 @@ class Authority(msgspec.Struct, frozen=True):
 
     session_id: str
     zone_id: str
-    epoch: Annotated[int, Meta(description="a number that increases with every change of the zone's delegations")]
+    epoch: Annotated[int, Meta(description="a number that increases with every change to the zone's delegations")]
     scopes: list[str]
     resources: (
         Annotated[list[str], Meta(description="null: all, because at least one delegation names no resources")] | None
@@ -351,7 +349,7 @@ class Authority(msgspec.Struct, frozen=True):
         list[EdgeView],
         Meta(description="the scopes of a delegation apply only to the resources of the same delegation"),
     ]
-    why_none: Annotated[str, Meta(description="why the session has no authority; null if it has")] | None
+    why_none: Annotated[str, Meta(description="why the session has no authority; null if it has some")] | None
 
 
 class EdgeExplanation(msgspec.Struct, frozen=True):

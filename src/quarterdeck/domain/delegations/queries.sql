@@ -3,7 +3,7 @@
 -- columns: resource_id, resources, hops, constraints_json, parent_edge_id, status, expires_at, edge_version, created_by
 -- columns: trace, ended_at, ended_reason, created_at, updated_at
 --
--- The columns that walks of the graph and events need, in the order of `model.GraphEdge`.
+-- The columns that graph walks and events need, in the order of `model.GraphEdge`.
 -- columns link: zone_id, id, source_session_id, target_session_id, parent_edge_id, scopes, expires_at
 
 -- name: delegations_get
@@ -69,10 +69,10 @@ join delegation_edges e on e.zone_id = l.zone_id and e.id = l.id
 order by l.above;
 
 -- name: delegations_forward_region
--- Sessions reachable from an edge's target whose rank is not above its source's. `union` visits each session once, so
--- the cost grows with the edges, not with the paths; the walk stops at the limit.
+-- Sessions that are reachable from the target of a new edge and whose rank is not above the source's. `union` visits
+-- each session once, so the cost grows with the edges, not with the paths. The walk stops at the limit.
 -- (`<>` instead of `= 'active'`: while the table is small, the planner assumes that 'active' is rare, and a cached plan
--- would use the index on the status forever. One comparison per state, as in the condition of the partial index of
+-- would use the index on the status forever. One comparison per state, as in the condition of the partial index on
 -- active edges. Time and rank are compared inside `case`, so that the planner uses no index on them.)
 with recursive reached (zone_id, session_id, rank) as (
     select r.zone_id, r.session_id, r.rank
@@ -90,8 +90,8 @@ with recursive reached (zone_id, session_id, rank) as (
 select f.session_id, f.rank from reached f limit :limit;
 
 -- name: delegations_backward_region
--- The reverse of `delegations_forward_region`: sessions from which an edge's source is reachable and whose rank is not
--- below its target's.
+-- The reverse of `delegations_forward_region`: sessions from which the source of a new edge is reachable and whose rank
+-- is not below the target's.
 with recursive reached (zone_id, session_id, rank) as (
     select r.zone_id, r.session_id, r.rank
     from delegation_ranks r
@@ -131,25 +131,25 @@ select (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.r
 select r.session_id from delegation_ranks r where r.zone_id = :zone_id order by r.rank;
 
 -- name: delegation_ranks_upsert
--- New and moved ranks. Ranks are unique per zone; a move uses only free ones.
+-- Writes new and moved ranks. Ranks are unique per zone; a move uses only free ranks.
 insert into delegation_ranks (zone_id, session_id, rank)
 select zone_id, session_id, rank from rows(:batch as b, zone_id text, session_id text, rank bigint)
 where true
 on conflict (zone_id, session_id) do update set rank = excluded.rank;
 
 -- name: delegation_ranks_delete
--- For ended sessions: they have no active edges and will never have any.
+-- Deletes the ranks of ended sessions, which have no active edges and never will.
 delete from delegation_ranks
 where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text));
 
 -- name: delegation_ranks_delete_of_zone
--- Before the ranks of a zone are rebuilt, because those of an older epoch are not valid.
+-- Deletes all ranks of a zone before they are rebuilt, because they are valid only for an older epoch.
 delete from delegation_ranks where zone_id = :zone_id;
 
 -- name: delegations_to_revoke
--- All active inbound edges of the targets of these edges and of all edges derived from them. That includes the edges
--- themselves, and is enough to decide which targets keep another inbound edge. (`coalesce` hides the state from the
--- planner, so that each step uses the index by parent.)
+-- Finds these edges and all edges derived from them, and returns all active inbound edges of their targets. The result
+-- includes the edges themselves, and is enough to decide which targets have another inbound edge. (`coalesce` hides the
+-- state from the planner, so that each step uses the index by parent.)
 with recursive gone (zone_id, id, target_session_id) as (
     select e.zone_id, e.id, e.target_session_id
     from rows(:batch as b, zone_id text, id text)
@@ -181,8 +181,8 @@ with recursive tree (zone_id, id) as (
 select t.zone_id, t.id from tree t;
 
 -- name: delegations_reachable_from_subtrees
--- What the end of these sessions can affect: all active inbound edges of these sessions, of their subtrees, and of every
--- session reachable from those. Each session is visited once.
+-- The edges that ending these sessions can affect: all active inbound edges of these sessions, of their subtrees, and
+-- of every session reachable from those. Each session is visited once.
 with recursive tree (zone_id, id) as (
     select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
     union
@@ -260,7 +260,7 @@ limit :limit;
 
 -- name: delegations_page_active
 -- planned: each time
--- Uses the partial index of active edges, which are few among many ended ones.
+-- Uses the partial index on active edges, because most edges of a zone have ended.
 select columns(e)
 from delegation_edges e
 where e.zone_id = :zone_id and e.status = 'active' and e.expires_at > now_ms()
@@ -294,7 +294,7 @@ order by e.id desc
 limit :limit;
 
 -- name: delegations_insert
--- The server generates the ids first, so there are no returned rows to match with the batch.
+-- The ids are generated before the insert, so it need not return them.
 insert into delegation_edges (id, zone_id, source_session_id, target_session_id, issuer_application_id,
     receiver_application_id, scopes, resource_id, resources, hops, constraints_json, parent_edge_id, status, expires_at,
     edge_version, created_by, trace, ended_at, ended_reason, created_at, updated_at)
@@ -305,7 +305,7 @@ from rows(:batch as b, id text, zone_id text, source_session_id text, target_ses
     trace text, ended_at bigint, ended_reason text, created_at bigint, updated_at bigint);
 
 -- name: delegations_end
--- The guard `was` is the state as read under the zone's lock. A row that does not match is not updated and not
+-- The guard `was` is the state as read under the zone's lock. An edge whose state differs is neither updated nor
 -- returned.
 update delegation_edges
 set status = b.new_status, ended_at = b.new_ended_at, ended_reason = b.reason, edge_version = edge_version + 1,
@@ -315,7 +315,7 @@ where zone_id = b.zone and id = b.edge and status = b.was
 returning id;
 
 -- name: delegation_zone_epochs
--- In the order of `model.ZoneEpoch`. Read under the zones' locks, so `delegation_epochs_raise` can add 1 to it.
+-- In the order of `model.ZoneEpoch`. Run under the zones' locks, so that no epoch changes before it is raised.
 select b.zone_id, coalesce(p.epoch, 0), coalesce(p.ranked, 0),
     coalesce((select 1 from cascades c where c.zone_id = b.zone_id and c.finished_at is null limit 1), 0),
     (select r.rank from delegation_ranks r where r.zone_id = b.zone_id order by r.rank limit 1),
@@ -324,8 +324,8 @@ from rows(:batch as b, zone_id text)
 left join delegation_epochs p on p.zone_id = b.zone_id;
 
 -- name: delegation_epochs_raise
--- The epoch never decreases, because a client that caches by epoch must not see a value twice. If the ranks were valid
--- for the old epoch, they are valid for the new one.
+-- The epoch never decreases, because a client that caches by epoch must never see an old epoch again. If the ranks were
+-- valid for the old epoch, they are valid for the new one.
 insert into delegation_epochs (zone_id, epoch, ranked)
 select zone_id, epoch, epoch from rows(:batch as b, zone_id text, epoch bigint)
 where true
@@ -336,7 +336,7 @@ set epoch = excluded.epoch,
 where delegation_epochs.epoch < excluded.epoch;
 
 -- name: delegation_epochs_mark_ranked
--- After the ranks were rebuilt: they are valid for the current epoch.
+-- Marks the rebuilt ranks as valid for the current epoch.
 update delegation_epochs set ranked = epoch where zone_id = :zone_id;
 
 -- name: delegations_expired
@@ -348,7 +348,7 @@ order by e.expires_at
 limit :limit;
 
 -- name: delegations_delete_expired
--- Edges that ended before a time, across zones, oldest first.
+-- Edges that ended before the given time, across zones, oldest first.
 delete from delegation_edges
 where (zone_id, id) in (
     select e.zone_id, e.id from delegation_edges e

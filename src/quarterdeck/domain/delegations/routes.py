@@ -157,8 +157,8 @@ DELEGATE_DESCRIPTION = (
 )
 REVOKE_DESCRIPTION = (
     "Also revokes all derived delegations, and terminates each target session that has no other active delegation, "
-    "with its subtree. With `keep_sessions=true` no session is terminated; they continue without the authority. The "
-    "response is sent when all these sessions are terminated. A repeated request changes nothing."
+    "with its subtree. With `keep_sessions=true`, no session is terminated; the sessions continue without the "
+    "authority. Otherwise the response is sent when all of them are terminated. A repeated request changes nothing."
 )
 
 

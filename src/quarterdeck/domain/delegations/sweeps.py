@@ -2,7 +2,7 @@
 
 | sweep                | finds                                               | does                                   |
 |----------------------|-----------------------------------------------------|----------------------------------------|
-| delegation-expiry    | active edges past their `expires_at`                | marks them expired under a zone lock   |
+| delegation-expiry    | active edges past their `expires_at`                | marks them expired under the zone lock |
 | delegation-retention | edges that ended more than the retention period ago | deletes the rows                       |
 
 A derived edge expires no later than its parent, so the sweep finds derived edges by their own `expires_at` and need not
@@ -29,7 +29,7 @@ def sweeps(
     cross_zone_engine: Engine,
     submit_expire: Callable[[Expire], Awaitable[Edge]],
     settings: DelegationSettings,
-    retention_every_ms: int = 900_000,
+    retention_sweep_interval_ms: int = 900_000,
 ) -> list[Sweep]:
     """`cross_zone_engine` finds edges in all zones. `submit_expire` marks them in a lane that sees only their zones."""
 
@@ -37,7 +37,7 @@ def sweeps(
         refs = await cross_zone_engine.read(lambda tx: operations.find_expired(tx, batch))
         submissions = [submit_expire(Expire(zone_id, edge_id)) for zone_id, edge_id in refs]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # NotFound: the edge was deleted after it was found. Any other error fails the pass.
+            # NotFound is ignored: the edge was deleted after it was read. All other errors fail the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
         return len(refs)
@@ -49,5 +49,5 @@ def sweeps(
     batch = settings.delegation_sweep_batch
     return [
         Sweep(EXPIRY, settings.delegation_sweep_interval_ms, batch, expire),
-        Sweep(RETENTION, retention_every_ms, batch, delete_past_retention),
+        Sweep(RETENTION, retention_sweep_interval_ms, batch, delete_past_retention),
     ]

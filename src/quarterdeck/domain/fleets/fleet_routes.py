@@ -44,7 +44,7 @@ class FleetHandlers:
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
     panes: PanePort | None = None
-    """None: this server has no access to panes."""
+    """None if this server has no access to panes."""
 
     async def create(self, call: Call) -> Reply:
         body = call.body
@@ -75,12 +75,12 @@ class FleetHandlers:
         if self.panes is None:
             raise route_params.no_panes_error()
         coding_agent = body.coding_agent or DEFAULT_CODING_AGENT
-        # Without a pane no coding agent is used, but an unknown name is still an error.
+        # Without a pane, the coding agent is not used, but an unknown name is still an error.
         self.panes.require_coding_agent(coding_agent)
         return None if body.pane is None else await self.panes.locate_pane(call, body.pane, coding_agent)
 
     async def _count_members(self, call: Call, result: CreateFleetResult) -> int:
-        """If the key was used before, members may have been added since."""
+        """Count the active members. If the idempotency key was used before, members may have been added since then."""
         if result.created:
             return len([result.director, result.administrator])
         request = FleetRequest(zone_id=call.zone_id, caller=call.caller, fleet_id=result.fleet.fleet_id)
@@ -95,7 +95,7 @@ class FleetHandlers:
             zone_id=call.zone_id,
             caller=call.caller,
             limit=query.limit + 1,
-            before=route_params.decode_id_cursor(FLEET_LISTING, query.cursor) if query.cursor else UPPER_BOUND,
+            before_id=route_params.decode_id_cursor(FLEET_LISTING, query.cursor) if query.cursor else UPPER_BOUND,
             with_deleted=query.deleted,
         )
         fleets = await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.list_fleets(tx, filters))
@@ -116,8 +116,8 @@ class FleetHandlers:
         can_close_panes = call.is_unix_socket and FLEET_EXEC in call.caller.scopes
         pane_closer = _PaneCloser(call, self.panes if can_close_panes and not query.keep_panes else None)
         request = fleet_request(call)
-        # Panes are closed before members are deregistered: a repeated request can close those that are still open.
-        while await pane_closer.close_new(
+        # Close the panes before deregistering the members, so that a repeated request can close panes still open.
+        while await pane_closer.close_untried(
             await route_params.read_for_call(self.engine, call, lambda tx: list_fleet_placements(tx, request))
         ):
             pass
@@ -125,10 +125,10 @@ class FleetHandlers:
         result = await self.submit(command)
         assert isinstance(result, DeleteFleetResult)
         try:
-            # Close the panes that members got after the last check.
-            await pane_closer.close_new(result.placements)
+            # Close the panes that were created after the last check.
+            await pane_closer.close_untried(result.placements)
         except Problem as problem:
-            # The fleet is deleted. The response counts the panes that were left open.
+            # The fleet is already deleted. The response counts the panes that were left open.
             log.warning("panes of deleted fleet %d were not closed: %r", request.fleet_id, problem)
         pane_agent_ids = {placement.agent_id for placement in result.placements if placement.tmux_pane_id is not None}
         return FleetDeletedView(
@@ -153,33 +153,34 @@ class _PaneCloser:
 
     call: Call
     panes: PanePort | None
-    """None: leave all panes open."""
+    """None if all panes are to stay open."""
     outcomes: dict[int, PaneOutcome | NoticeFailure] = field(default_factory=dict)
-    """By agent id, for the panes tried so far."""
+    """The outcomes for the panes tried so far, by agent id."""
 
-    async def close_new(self, placements: Sequence[Placement]) -> bool:
-        """Close the panes not tried before. Returns whether there were any."""
+    async def close_untried(self, placements: Sequence[Placement]) -> bool:
+        """Close the panes that have not been tried yet. Returns whether there were any."""
         member_placements = [placement for placement in placements if placement.director_agent_id is not None]
-        new = [
+        untried = [
             placement
             for placement in member_placements
             if placement.tmux_pane_id is not None and placement.agent_id not in self.outcomes
         ]
-        if self.panes is None or not new:
+        if self.panes is None or not untried:
             return False
-        self.outcomes |= await self.panes.close_panes(self.call, new)
+        self.outcomes |= await self.panes.close_panes(self.call, untried)
         return True
 
 
 CREATE_DESCRIPTION = (
-    "Creates a fleet, its director and its administrator in one transaction. With `pane` the director runs in that "
-    "pane; this needs the Unix socket. The administrator sends messages but never receives any."
+    "Creates a fleet, its director and its administrator in one transaction. With `pane`, the director runs in that "
+    "pane; this requires the Unix socket and the scope `fleet:exec`. The administrator sends messages but never "
+    "receives any."
 )
 DELETE_DESCRIPTION = (
     "Deregisters all members; messages stay. This cannot be undone, and a repeated request changes nothing. Over the "
-    "Unix socket with the scope `fleet:exec`, it first closes the panes of the members on the server's host, unless "
-    "`keep_panes` is set. If a pane cannot be closed, or the server stops, the fleet is not deleted: repeat the "
-    "request. A client that disconnects does not stop the deletion."
+    "Unix socket and with the scope `fleet:exec`, the request first closes the members' panes on the server's host, "
+    "except the director's, unless `keep_panes` is set. If a pane cannot be closed, or the server stops, the fleet is "
+    "not deleted: repeat the request. If the client disconnects, the deletion continues."
 )
 
 

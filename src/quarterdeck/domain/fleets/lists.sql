@@ -14,14 +14,15 @@ join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status
 where m.agent_id = b.director_id or m.registry_id is null;
 
 -- name: fleets_count_members
--- The number of members in the given state, by fleet.
+-- The number of members in the given state, per fleet.
 select b.zone_id, b.fleet_id, (
     select count(*) from members m where m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text);
 
 -- name: members_page
--- In the order of registration. The index includes the status, so deregistered members do not slow down a list of
--- active ones. `coalesce` hides the id from the planner, which would otherwise scan all members of the zone by id.
+-- The members of a fleet in the given state, in the order of registration. The index includes the status, so
+-- deregistered members do not slow down a list of active ones. `coalesce` hides the id from the planner, which would
+-- otherwise scan all members of the zone by id.
 select columns(m as member)
 from members m
 where m.zone_id = :zone_id and m.fleet_id = :fleet_id and m.status = :state and coalesce(m.agent_id, 0) > :after
@@ -35,7 +36,7 @@ from rows(:batch as b, zone_id text, agent_id bigint)
 join members m on m.zone_id = b.zone_id and m.agent_id = b.agent_id;
 
 -- name: placements_get
--- The placements of the members that a batch names.
+-- The placements of the members in the batch.
 select columns(p as placement)
 from rows(:batch as b, zone_id text, agent_id bigint)
 join agent_placements p on p.zone_id = b.zone_id and p.agent_id = b.agent_id;
@@ -48,7 +49,7 @@ join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id
 left join agent_placements p on p.zone_id = t.zone_id and p.agent_id = t.to_agent_id;
 
 -- name: messages_unread_counts
--- The number of unread messages, by member. Unread messages have a partial index.
+-- The number of unread messages per member. Unread messages have a partial index.
 select b.zone_id, b.agent_id, (
     select count(*) from messages t
     where t.context_id = b.agent_id and t.zone_id = b.zone_id and t.status_state = 'input_required')
@@ -82,7 +83,7 @@ limit :limit;
 
 -- name: messages_inbox
 -- planned: each time
--- All messages to a member after a position, ordered by their last change of state, newest first.
+-- The messages to a member after a position, ordered by the time of their last state change, newest first.
 select columns(t as message)
 from messages t
 where t.zone_id = :zone_id and t.context_id = :agent_id and t.status_timestamp <= :at
@@ -104,8 +105,8 @@ limit :limit;
 
 -- name: messages_sent
 -- planned: each time
--- All messages from a member after a position, ordered by their last change of state, newest first. Includes the
--- summaries of broadcasts.
+-- The messages from a member after a position, ordered by the time of their last state change, newest first. Includes
+-- the summaries of broadcasts.
 select columns(t as message)
 from messages t
 where t.zone_id = :zone_id and t.from_agent_id = :agent_id and t.status_timestamp <= :at
@@ -151,7 +152,7 @@ order by t.task_id desc
 limit :limit;
 
 -- name: timeline_changed
--- Changed messages without their text: the client already has the text.
+-- Changed messages, without their text because the client already has it.
 select t.zone_id, t.task_id, t.fleet_id, t.context_id, t.from_agent_id, t.to_agent_id, t.type, t.created_at,
     t.status_state, t.status_timestamp, t.origin_task_id, '', t.notified_at, t.notice
 from rows(:batch as b, zone_id text, fleet_id bigint, task_id bigint)
@@ -159,8 +160,8 @@ join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id and t.fleet_i
 order by t.task_id;
 
 -- name: timeline_deliveries
--- The deliveries of broadcasts. Their ids follow the id of the summary. Only the first delivery is read with its text:
--- the text is the same in all of them, and both fleets and texts may be large.
+-- The deliveries of broadcasts. Their ids follow the id of the summary. Only the first delivery includes the text: all
+-- deliveries have the same text, which may be long, and there may be many of them.
 select t.zone_id, t.task_id, t.fleet_id, t.context_id, t.from_agent_id, t.to_agent_id, t.type, t.created_at,
     t.status_state, t.status_timestamp, t.origin_task_id, case when t.task_id = b.first_id + 1 then t.text else '' end,
     t.notified_at, t.notice

@@ -4,15 +4,16 @@
                                     │                                  │                    │
                                     └── on any failure: kill the pane, deregister the member, raise the error
 
-Callers need the scope `fleet:exec` and the Unix socket: only the user who owns the panes can open it. The location
-that a caller gives for its own pane is checked against tmux.
+Callers need the scope `fleet:exec` and must use the Unix socket, which only the user who owns the panes can open. The
+location that a caller gives for its own pane is checked against tmux.
 
-How it fails. When a member is deleted, a pane that is gone, on another host or another user's is not touched, and
-without `force` neither is one that runs only a shell. The member is deregistered, and the response gives the reason. If
-the agent does not exit in time, or is not in the foreground of its pane, the member stays registered; the error has the
-last lines of the pane. The panes of a fleet are closed before the fleet is deleted, so an interrupted request can be
-repeated. A server that is killed between registering a member and storing its pane leaves a member without a pane. That
-member can be deleted like any other; the token of an agent that was started for it is then refused.
+How it fails. When a member is deleted, its pane is left alone if it is gone, on another host or another user's, and,
+without `force`, if only a shell is running in it. The member is still deregistered, and the response gives the reason.
+If the agent does not exit in time, or is not in the foreground of its pane, the member stays registered, and the error
+includes the last lines of the pane. The panes of a fleet are closed before the fleet is deleted, so an interrupted
+request can be repeated. A server that is killed between registering a member and storing its pane leaves a member
+without a pane. That member can be deleted like any other. If an agent was started for it, the agent's token is then
+refused.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ from quarterdeck.tmux.wait_closed import POLL_SECONDS
 
 log = logging.getLogger("quarterdeck.fleets")
 START_SECONDS = 2.0
-"""How long to wait until the agent runs. An agent that ends in this time has failed; one that is only slow has not."""
+"""How long to wait for the agent to start. If it exits in this time, creation fails; a slow start does not fail."""
 SHELL_PREFIX = "!"
-"""The prefix by which all known agents execute a line as a shell command."""
+"""The prefix that makes every known agent run a line as a shell command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class MemberPanesDeps:
     """Creates a token that acts as this member only."""
     pane_access: PaneAccess
     environment: Mapping[str, str]
-    """Variables by which an agent in a pane finds this server."""
+    """Environment variables that an agent in a pane needs to find this server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class MemberPlan:
 
 
 class MemberPanes:
-    """The `PanePort` of a server, for the panes of its own host and user."""
+    """The `PanePort` for panes on this server's host that belong to its user."""
 
     def __init__(self, deps: MemberPanesDeps) -> None:
         self._deps = deps
@@ -119,19 +120,19 @@ class MemberPanes:
             assert isinstance(result, RegisterMemberResult)
             if result.created:
                 return await self._start_agent(result.member, plan)
-        # The key was used before. If its member has no pane, another server is creating the pane, or was killed before.
+        # The key was used before. If its member has no pane, another server is creating it, or was killed.
         if result.placement is None or result.placement.tmux_pane_id is None:
             raise errors.member_being_created(result.member.agent_id)
         return result
 
     @contextlib.asynccontextmanager
     async def _exclusive(self, key: Key | None) -> AsyncIterator[None]:
-        """Serialize requests with the same key: the second runs after the first has its pane or has failed."""
+        """Serialize requests with the same key: the second runs after the first has created its pane or failed."""
         if key is None:
             yield
             return
-        while (other := self._in_progress.get(key)) is not None:
-            await other.wait()
+        while (earlier_request := self._in_progress.get(key)) is not None:
+            await earlier_request.wait()
         self._in_progress[key] = done = asyncio.Event()
         try:
             yield
@@ -161,7 +162,8 @@ class MemberPanes:
 
     async def _require_caller_pane(self, pane: Pane) -> PaneInfo:
         """The caller's pane as its tmux server reports it."""
-        info = (await run_tmux(Tmux(pane.socket, self._pane_access.call_timeout_seconds).panes())).get(pane.pane_id)
+        tmux = Tmux(pane.socket, self._pane_access.call_timeout_seconds)
+        info = (await run_tmux(tmux.list_panes())).get(pane.pane_id)
         if info is None or info.is_dead:
             raise errors.unknown_pane(pane.pane_id)
         return info
@@ -193,7 +195,7 @@ class MemberPanes:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while not isinstance(target := await self._pane_access.find_target(placement), TypingTarget):
             if target is not NoticeFailure.NOT_THE_AGENT:
-                raise TmuxError(f"{placement.coding_agent} ended immediately after it was started.")
+                raise TmuxError(f"{placement.coding_agent} exited immediately after it was started.")
             if asyncio.get_running_loop().time() >= deadline:
                 return
             await asyncio.sleep(POLL_SECONDS)
@@ -208,7 +210,7 @@ class MemberPanes:
         try:
             await self._deps.submit(command)
         except Problem as problem:
-            # Either the member was deleted in the meantime, or the database is unavailable and it can be deleted later.
+            # Either the member is already deleted, or the database is unavailable and a user can delete it later.
             log.warning("member %d without a pane was not deregistered: %r", member.agent_id, problem)
 
     def _build_environment(self, member: Member) -> dict[str, str]:
@@ -227,7 +229,7 @@ class MemberPanes:
         assert isinstance(query, CaptureQuery)
         placement = await self._require_placement(call, fleet_id, agent_id)
         pane = _require_pane(agent_id, await self._pane_access.find_pane(placement))
-        text = await run_tmux(self._pane_access.tmux_of(placement).capture(pane.pane_id, query.lines, ansi=query.ansi))
+        text = await run_tmux(self._pane_access.tmux_for(placement).capture(pane.pane_id, query.lines, ansi=query.ansi))
         return PaneCaptureView(agent_id, pane.pane_id, text)
 
     async def type_text(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
@@ -259,7 +261,7 @@ class MemberPanes:
     # -- deleting ------------------------------------------------------------------------------------------------
 
     async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
-        """Close the pane first: a member whose agent still runs stays registered."""
+        """Close the pane first, so that a member whose agent is still running stays registered."""
         loaded = await self._load_member(call, fleet_id, agent_id)
         # The lane refuses to deregister the director and the administrator, so their panes must stay open.
         is_protected = loaded.is_director or member_kind(loaded.member.agent_card_json) == ADMINISTRATOR_KIND
@@ -278,7 +280,7 @@ class MemberPanes:
         return FleetMemberDeleted(agent_id, fleet_id, result.member.name, pane_id, outcome)
 
     async def _close_late_pane(self, call: Call, placement: Placement) -> PaneOutcome | NoticeFailure:
-        """Close the pane of a member that is already deregistered. Logs failures: the request cannot be repeated."""
+        """Close the pane of a deregistered member. Failures are only logged, because the request cannot be repeated."""
         try:
             require_exec(call)
             return await self._pane_access.close(placement)
@@ -289,7 +291,7 @@ class MemberPanes:
     async def _close_pane(
         self, call: Call, placement: Placement | None, force: bool
     ) -> PaneOutcome | NoticeFailure | None:
-        """A pane that is on another host or gone is not touched, so it needs no `fleet:exec`."""
+        """Close the pane, if any. A pane that is gone or on another host is left alone, which needs no `fleet:exec`."""
         if placement is None or placement.tmux_pane_id is None:
             return None
         if isinstance(pane := await self._pane_access.find_pane(placement), NoticeFailure):
@@ -298,7 +300,7 @@ class MemberPanes:
         return await (self._pane_access.kill(placement) if force else self._pane_access.exit_agent(placement))
 
     async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
-        """Try all panes before reporting failures."""
+        """Try to close all panes before reporting failures."""
         require_exec(call)
         outcomes: dict[int, PaneOutcome | NoticeFailure] = {}
         problems: dict[int, Problem] = {}
@@ -332,7 +334,7 @@ class MemberPanes:
 
 
 def require_exec(call: Call) -> None:
-    """Refuse callers without the scope, or not on the Unix socket, which only the owner of the panes can open."""
+    """Refuse callers that lack the scope or do not use the Unix socket, which only the owner of the panes can open."""
     if FLEET_EXEC not in call.caller.scopes:
         raise errors.scope_missing(FLEET_EXEC)
     if not call.is_unix_socket:

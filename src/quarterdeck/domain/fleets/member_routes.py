@@ -1,4 +1,4 @@
-"""The routes of members and their panes."""
+"""The routes for members and their panes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MemberHandlers:
     engine: Engine
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
     panes: PanePort | None = None
-    """None: this server has no access to panes."""
+    """None if this server has no access to panes."""
 
     async def create(self, call: Call) -> Reply:
         body = call.body
@@ -93,7 +93,7 @@ class MemberHandlers:
             **command_fields(call),
             limit=query.limit + 1,
             statuses=tuple(MemberStatus) if query.status == "all" else (MemberStatus(query.status),),
-            after=route_params.decode_id_cursor(MEMBER_LISTING, query.cursor) if query.cursor else 0,
+            after_id=route_params.decode_id_cursor(MEMBER_LISTING, query.cursor) if query.cursor else 0,
             with_unread=query.activity,
         )
         members = await route_params.read_for_call(self.engine, call, lambda tx: fleet_reads.list_members(tx, filters))
@@ -113,7 +113,7 @@ class MemberHandlers:
         result = await self.submit(DeregisterMember(**command_fields(call), agent_id=path_agent_id(call)))
         assert isinstance(result, DeregisterMemberResult)
         member, placement = result.member, result.placement
-        # A server without panes cannot close one. The pane stays open, and the response gives the reason.
+        # This server has no access to panes. The pane stays open, and the response gives the reason.
         pane_id, failure = (None, None) if placement is None else (placement.tmux_pane_id, NoticeFailure.OTHER_HOST)
         return FleetMemberDeleted(member.agent_id, member.fleet_id, member.name, pane_id, failure)
 
@@ -132,7 +132,7 @@ class MemberHandlers:
         return await (await self._require_panes(call)).ping(call, path_fleet_id(call), path_agent_id(call))
 
     async def _require_panes(self, call: Call) -> PanePort:
-        """Check the permission and the member first: their errors come before `no_panes_here`."""
+        """Check the permission and the member first, so that their errors take precedence over `no_panes_here`."""
         lookup = MemberLookup(call.zone_id, path_fleet_id(call), path_agent_id(call), call.caller)
         await route_params.read_for_call(self.engine, call, lambda tx: load_member_placement(tx, lookup))
         if self.panes is None:
@@ -142,14 +142,15 @@ class MemberHandlers:
 
 CREATE_DESCRIPTION = (
     "Without `director_id` the member is only registered. With it, a pane is created in the director's window and the "
-    "coding agent is started there; this needs the Unix socket and the scope `fleet:exec`."
+    "coding agent is started there; this requires the Unix socket and the scope `fleet:exec`."
 )
 DELETE_DESCRIPTION = (
-    "An agent in a pane gets its exit command, and the member is deregistered after the pane has closed. If the agent "
-    "does not exit, or is not in the foreground of its pane, the member stays; `force` kills the pane. Closing a pane "
-    "needs the Unix socket and the scope `fleet:exec`. A member without a pane is deregistered at once."
+    "If the member has a pane, the agent's exit command is typed there, and the member is deregistered once the pane "
+    "has closed. If the agent does not exit, or is not in the foreground of its pane, the member stays registered; "
+    "`force` kills the pane instead. Closing a pane requires the Unix socket and the scope `fleet:exec`. A member "
+    "without a pane is deregistered at once."
 )
-PANE_DESCRIPTION = "Needs the Unix socket and the scope `fleet:exec`, on the host of the pane."
+PANE_DESCRIPTION = "Requires the scope `fleet:exec` and the Unix socket of a server on the host of the pane."
 
 
 def routes(handlers: MemberHandlers) -> list[Route]:
@@ -196,11 +197,11 @@ def routes(handlers: MemberHandlers) -> list[Route]:
             )
             for verb, handler, summary in (
                 ("send-input", handlers.type_text, "Type text into a member's pane"),
-                ("exec", handlers.execute, "Let a member's agent execute a shell command"),
+                ("exec", handlers.execute, "Make a member's agent run a shell command"),
             )
         ),
         Route(
-            "POST", f"{MEMBER_PATH}/ping", handlers.ping, "Make a member check its messages", LIFECYCLE,
+            "POST", f"{MEMBER_PATH}/ping", handlers.ping, "Make a member's agent check its messages", LIFECYCLE,
             response=PaneInputView, tags=tags, errors=pane_errors, description=PANE_DESCRIPTION,
             permission=CHANGE_PERMISSION,
         ),

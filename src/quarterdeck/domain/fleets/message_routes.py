@@ -1,4 +1,4 @@
-"""The routes of messages: send, acknowledge, cancel, and read them."""
+"""The routes that send, acknowledge, cancel and read messages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from quarterdeck.engine.transaction import Engine
 
 TIMELINE_LISTING = "timeline"
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
-"""Bytes of a request body. More than the characters of a message, because a character may need several bytes."""
+"""The maximum size of a request body. A character may need several bytes, so it exceeds `MESSAGE_LENGTH_MAX`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class MessageHandlers:
     inbox_long_poll: InboxLongPoll
     wait_max_ms: int
     wait_for_receipts: Callable[[Message, float], Awaitable[None]]
-    """Returns when the notices of a broadcast have their receipts, or after that many seconds."""
+    """Returns when all notices of the broadcast with this summary have receipts, or after that many seconds."""
     open_stream: Callable[[Call], Awaitable[object]]
-    """Opens a stream of the timeline. Streams belong to the HTTP layer, so the wiring passes this function."""
+    """Opens a stream of the timeline. Streams belong to the HTTP layer, so this function is injected."""
 
     async def send(self, call: Call) -> Reply:
         body = call.body
@@ -149,7 +149,7 @@ class MessageHandlers:
         query = call.query
         assert isinstance(query, InboxQuery)
         if query.wait_ms and (query.status is not MessageState.INPUT_REQUIRED or query.cursor):
-            detail = "`wait_ms` needs `status=input_required` and no `cursor`: only the first page can wait."
+            detail = "`wait_ms` requires `status=input_required` and no `cursor`: only the first page supports waiting."
             raise Invalid("invalid_query", detail, field="wait_ms")
         listing = f"inbox.{query.order}"
         filters = InboxFilter(
@@ -173,7 +173,7 @@ class MessageHandlers:
         filters = TimelineFilter(
             **command_fields(call),
             limit=query.limit + 1,
-            before=route_params.decode_id_cursor(TIMELINE_LISTING, query.cursor) if query.cursor else UPPER_BOUND,
+            before_id=route_params.decode_id_cursor(TIMELINE_LISTING, query.cursor) if query.cursor else UPPER_BOUND,
         )
         page = await route_params.read_for_call(self.engine, call, lambda tx: timeline.list_entries(tx, filters))
         sort_keys = [str(entry.head.task_id) for entry in page.entries]
@@ -205,10 +205,10 @@ def _send_command(call: Call, body: MessageBody) -> Send | Broadcast:
 
 
 class PageFields(TypedDict):
-    """The fields that all filters of message lists have."""
+    """The paging fields that all message filters have."""
 
     limit: int
-    after: int
+    after_id: int
     oldest_first: bool
     position: Position | None
 
@@ -217,7 +217,7 @@ def _page_fields(query: MessagesQuery, listing: str) -> PageFields:
     """The limit is one more than the client requested, to detect whether another page follows."""
     return PageFields(
         limit=query.limit + 1,
-        after=query.after,
+        after_id=query.after,
         oldest_first=query.order == "asc",
         position=route_params.decode_position(listing, query.cursor) if query.cursor else None,
     )
@@ -234,21 +234,22 @@ def _list_reply(call: Call, page: MessagePage, listing: str) -> Reply:
 
 
 SEND_DESCRIPTION = (
-    "Sends a message to one member, or with `*` to all active members except the sender and the administrator: a "
-    "broadcast. The response to a broadcast has its summary and the number of recipients; with `wait_ms` also the "
-    "number of members notified in their panes. A member's own token sends as that member only."
+    "Sends a message to one member. With `*`, broadcasts it to all active members except the sender and the "
+    "administrator; the response then has the summary of the broadcast and the number of recipients, and with "
+    "`wait_ms` also the number of members notified in their panes. A member's own token can send only as that member."
 )
 INBOX_DESCRIPTION = (
-    "`status=input_required` lists the unread messages, newest first. With `wait_ms` the request waits until there is "
-    "a message with an id higher than `after`, or until the time has passed. Requests with `wait_ms`, even 0, are only "
-    "for active members: a member that was deregistered, or whose fleet was deleted, is refused, even while it waits. "
-    "Without `wait_ms` its messages can still be read. All other lists are ordered by the last change of state."
+    "`status=input_required` lists the unread messages by id. With `wait_ms`, the request waits until there is an "
+    "unread message with an id higher than `after`, or until that time has passed. Only an active member can use "
+    "`wait_ms`, even with the value 0: if the member is deregistered or its fleet is deleted, the request is refused, "
+    "even while it is waiting. Without `wait_ms`, the member's messages can still be read. With any other `status`, or "
+    "none, messages are listed by the time of their last state change."
 )
 STREAM_DESCRIPTION = (
     "Server-sent events. `entry`: a message was sent; the data is a timeline entry. `moved`: a message was "
     "acknowledged or canceled; the data has the entry's id and the changed recipients with their current state. The "
-    "id of an event is a position in the event log: a client that reconnects with `Last-Event-ID` misses nothing, and "
-    "may get a change twice."
+    "id of an event is a position in the event log: a client that reconnects with `Last-Event-ID` misses no change, "
+    "but may receive one twice."
 )
 
 
@@ -259,7 +260,7 @@ def routes(handlers: MessageHandlers) -> list[Route]:
     end_errors = (*acting_errors, "message_not_found", "message_state_conflict")
     return [
         Route(
-            "POST", messages_path, handlers.send, "Send a message, or broadcast one", LIFECYCLE, body=MessageBody,
+            "POST", messages_path, handlers.send, "Send or broadcast a message", LIFECYCLE, body=MessageBody,
             status=201, response=MessageView | BroadcastView, tags=tags, description=SEND_DESCRIPTION,
             permission=SPEAK_PERMISSION, body_bytes_max=MESSAGE_BYTES_MAX,
             errors=(*acting_errors, "destination_not_found", "administrator_protected", "message_not_found",
@@ -276,12 +277,12 @@ def routes(handlers: MessageHandlers) -> list[Route]:
         Route(
             "POST", f"{MESSAGE_PATH}/ack", handlers.acknowledge, "Acknowledge a message", LIFECYCLE,
             body=ActingAgentBody, response=MessageView, tags=tags, errors=(*end_errors, "not_the_recipient"),
-            permission=SPEAK_PERMISSION, description="Only its recipient can acknowledge a message, and only once.",
+            permission=SPEAK_PERMISSION, description="Only the recipient can acknowledge a message, and only once.",
         ),
         Route(
             "POST", f"{MESSAGE_PATH}/cancel", handlers.cancel, "Cancel a message", LIFECYCLE, body=ActingAgentBody,
             response=MessageView, tags=tags, errors=(*end_errors, "not_the_sender"), permission=SPEAK_PERMISSION,
-            description="Only its sender can cancel a message, and only before it is acknowledged.",
+            description="Only the sender can cancel a message, and only before it is acknowledged.",
         ),
         Route(
             "GET", f"{MEMBER_PATH}/inbox", handlers.list_inbox, "List the messages to a member", LIFECYCLE,

@@ -1,4 +1,4 @@
-"""The routes of the monitor: which process monitors a fleet, and how often it pings each member."""
+"""The routes for the monitor: which process monitors a fleet, and how often it pings each member."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class MonitorHandlers:
         assert isinstance(body, MonitorHeartbeatBody)
         await self.submit(
             RecordMonitorHeartbeat(
-                **command_fields(call), pid=body.pid, host_id=body.host_id, pinged=tuple(body.pinged)
+                **command_fields(call), pid=body.pid, host_id=body.host_id, pinged_agent_ids=tuple(body.pinged)
             )
         )
         return await self.show(call)
@@ -101,11 +101,11 @@ class MonitorHandlers:
 
 CLAIM_DESCRIPTION = (
     "One process monitors a fleet. A second process is refused while the heartbeat of the first is recent. A process "
-    "of the same user on the same host can report with `previous_pid` and `previous_is_alive` that the first has ended."
+    "of the same user on the same host can report with `previous_pid` and `previous_is_alive` that the first exited."
 )
 HEARTBEAT_DESCRIPTION = (
     "Records the heartbeat and the members pinged since the last one. The response lists the monitored members and "
-    "which of them are due for a ping. A process that no longer monitors the fleet is refused and must stop."
+    "says which of them are due for a ping. A process that no longer monitors the fleet is refused and must stop."
 )
 
 
@@ -115,7 +115,7 @@ def routes(handlers: MonitorHandlers) -> list[Route]:
     change_errors = (*not_found_errors, "fleet_deleted")
     return [
         Route(
-            "GET", monitor_path, handlers.show, "Show the monitor of a fleet and its members", LIFECYCLE,
+            "GET", monitor_path, handlers.show, "Show the monitor of a fleet and the members it watches", LIFECYCLE,
             response=MonitorView, tags=tags, errors=not_found_errors, permission=READ_PERMISSION,
         ),
         Route(

@@ -1,7 +1,7 @@
 """Access to the pane of a placement: find it, type into it, close it.
 
-Only the tmux server that the placement names is used, and only on this host and as this user. Text is typed only while
-the member's own agent runs in the foreground of the pane. Every failure of tmux becomes a `Problem`.
+tmux is called only if the placement names this host and this user, and only on the tmux server that it names. Text is
+typed only while the member's own agent is in the foreground of the pane. Every tmux failure becomes a `Problem`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quarterdeck.tmux.wait_closed import PaneCloseWaiter
 
 log = logging.getLogger("quarterdeck.fleets")
 CLOSE_CONCURRENT_MAX = 16
-"""Panes that are closed at the same time: each needs several tmux calls and a scan of all processes."""
+"""The maximum number of panes closed at the same time. Each needs several tmux calls and a scan of all processes."""
 TAIL_LINES = 80
 T = TypeVar("T")
 
@@ -37,28 +37,28 @@ class PaneAccess:
     coding_agents: Mapping[str, CodingAgent]
     call_timeout_seconds: float
     """For one tmux call."""
-    exit_seconds: float
-    """How long a pane may take to close after the exit command was typed."""
+    exit_timeout_seconds: float
+    """How long a pane may take to close after the exit command has been typed."""
     close_waiter: PaneCloseWaiter = field(default_factory=PaneCloseWaiter)
     close_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CLOSE_CONCURRENT_MAX))
 
-    def tmux_of(self, placement: Placement) -> Tmux:
+    def tmux_for(self, placement: Placement) -> Tmux:
         return Tmux(placement.tmux_socket, self.call_timeout_seconds, placement.tmux_pid)
 
     # -- finding -------------------------------------------------------------------------------------------------
 
     async def find_pane(self, placement: Placement) -> PaneInfo | NoticeFailure:
-        """The pane, if it exists, whatever runs in it."""
+        """Find the pane, regardless of what is running in it."""
         if failure := keystrokes.check_host(placement, self.host):
             return NoticeFailure(failure)
-        pane = keystrokes.find_pane(await run_tmux(self.tmux_of(placement).panes()), placement)
+        pane = keystrokes.find_pane(await run_tmux(self.tmux_for(placement).list_panes()), placement)
         return pane if isinstance(pane, PaneInfo) else NoticeFailure(pane)
 
     async def find_target(self, placement: Placement) -> TypingTarget | NoticeFailure:
-        """The pane, if it may be typed into."""
+        """Find the pane and check that it may be typed into."""
         if failure := keystrokes.check_host(placement, self.host):
             return NoticeFailure(failure)
-        snapshot = await run_tmux(keystrokes.take_snapshot(self.tmux_of(placement)))
+        snapshot = await run_tmux(keystrokes.take_snapshot(self.tmux_for(placement)))
         agent = self.coding_agents.get(placement.coding_agent)
         target = await asyncio.to_thread(keystrokes.check_pane, snapshot, placement, self.host, agent)
         return target if isinstance(target, TypingTarget) else NoticeFailure(target)
@@ -66,11 +66,11 @@ class PaneAccess:
     # -- typing --------------------------------------------------------------------------------------------------
 
     async def type_line(self, placement: Placement, text: str, *, press_enter: bool = True) -> PaneInfo | NoticeFailure:
-        """The pane into which the text was typed, or the reason why it was not typed completely."""
+        """Type a line. Returns the pane, or the reason why the line was not typed completely."""
         target = await self.find_target(placement)
         if isinstance(target, NoticeFailure):
             return target
-        failure = await run_tmux(keystrokes.type_line(self.tmux_of(placement), target, text, press_enter=press_enter))
+        failure = await run_tmux(keystrokes.type_line(self.tmux_for(placement), target, text, press_enter=press_enter))
         return target.pane if failure is None else NoticeFailure(failure)
 
     # -- closing -------------------------------------------------------------------------------------------------
@@ -78,26 +78,26 @@ class PaneAccess:
     async def exit_agent(self, placement: Placement) -> PaneOutcome | NoticeFailure:
         """Type the agent's exit command and wait until its pane closes.
 
-        Raises if the pane stays open, or if the agent may still run but is not in the foreground. If the agent has
-        exited and left only a shell, returns `NOT_THE_AGENT`.
+        Raises if the pane stays open, or if the agent is not in the foreground but may still be running. If the agent
+        has exited and left only a shell, returns `NOT_THE_AGENT`.
         """
         async with self.close_slots:
             pane = await self._type_exit(placement)
         if isinstance(pane, NoticeFailure):
             return pane
-        if not await run_tmux(self.close_waiter.wait_closed(self.tmux_of(placement), pane, self.exit_seconds)):
-            raise errors.member_still_running(placement, self.exit_seconds, await self._capture_tail(placement))
+        if not await run_tmux(self.close_waiter.wait_closed(self.tmux_for(placement), pane, self.exit_timeout_seconds)):
+            raise errors.member_still_running(placement, self.exit_timeout_seconds, await self._capture_tail(placement))
         return PaneOutcome.EXITED
 
     async def _type_exit(self, placement: Placement) -> PaneInfo | NoticeFailure:
         agent = self.coding_agents.get(placement.coding_agent)
         if agent is None:
-            # Without its configuration, neither its exit command nor its process names are known.
+            # Without the agent's configuration, its exit command and its process names are unknown.
             raise errors.coding_agent_not_configured(placement)
         result = await self.type_line(placement, agent.exit)
         if result is not NoticeFailure.NOT_THE_AGENT:
             return result
-        snapshot = await run_tmux(keystrokes.take_snapshot(self.tmux_of(placement)))
+        snapshot = await run_tmux(keystrokes.take_snapshot(self.tmux_for(placement)))
         pane = keystrokes.find_pane(snapshot.panes, placement)
         if not isinstance(pane, PaneInfo):
             return NoticeFailure(pane)
@@ -106,14 +106,14 @@ class PaneAccess:
         return result
 
     async def kill(self, placement: Placement) -> PaneOutcome:
-        """Returns when all processes of the pane have ended."""
-        assert placement.tmux_pane_id is not None  # the calling method has found the pane
+        """Kill the pane. Returns when all of its processes have ended."""
+        assert placement.tmux_pane_id is not None  # the caller has already found the pane
         async with self.close_slots:
-            await run_tmux(self.tmux_of(placement).kill(placement.tmux_pane_id))
+            await run_tmux(self.tmux_for(placement).kill(placement.tmux_pane_id))
         return PaneOutcome.KILLED
 
     async def close(self, placement: Placement) -> PaneOutcome | NoticeFailure:
-        """Close the pane by the agent's exit command, or kill it if the agent does not exit. Raises if both fail."""
+        """Close the pane with the agent's exit command, or kill it if the agent does not exit. Raises if both fail."""
         async with self.close_slots:
             pane = await self.find_pane(placement)
         if isinstance(pane, NoticeFailure):
@@ -126,15 +126,15 @@ class PaneAccess:
         return await self.kill(placement)
 
     async def _capture_tail(self, placement: Placement) -> str:
-        assert placement.tmux_pane_id is not None  # the calling method has found the pane
+        assert placement.tmux_pane_id is not None  # the caller has already found the pane
         try:
-            return await self.tmux_of(placement).capture(placement.tmux_pane_id, TAIL_LINES)
+            return await self.tmux_for(placement).capture(placement.tmux_pane_id, TAIL_LINES)
         except TmuxError as error:
             return f"(the pane cannot be read: {error})"
 
 
 async def run_tmux(call: Awaitable[T]) -> T:
-    """The result of a tmux call. A `TmuxError` becomes a `Problem`."""
+    """Await a tmux call. Converts a `TmuxError` to a `Problem`."""
     try:
         return await call
     except TmuxError as error:

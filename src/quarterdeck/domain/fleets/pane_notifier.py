@@ -7,13 +7,13 @@
 
 The pane is checked again before each line: the previous line may have made the agent exit, and a shell would execute
 the next one. The database is checked too, with one statement per snapshot: the member may have been deregistered and
-its pane may belong to another member, or the message may have been acknowledged or canceled.
+its pane may now belong to another member, or the message may have been acknowledged or canceled.
 
 How it fails. The message stays in the inbox whether or not the notice is typed. A notice that is not typed in time
 fails, and its receipt gives the reason. A stuck pane delays only its own notices, and a stuck tmux server only its own
-panes. With 10,000 notices pending, further ones fail at once. While the database is unavailable, a receipt is retried
-for 30 s. A server that stops accepts no new notices and finishes those in progress within its grace period. A server
-that is killed leaves messages without a receipt.
+panes. While 10,000 notices are pending, new ones fail at once. If the database is unavailable, the write of a receipt
+is retried for 30 s. A server that is shutting down accepts no new notices and finishes those in progress within its
+grace period. A server that is killed leaves messages without a receipt.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from quarterdeck.tmux.panes import Tmux
 log = logging.getLogger("quarterdeck.fleets")
 TYPED = "typed"
 OUTCOMES = (TYPED, *NoticeFailure)
-"""The outcomes of notices, as the metric counts them."""
+"""The outcomes of notices that the metric counts."""
 PENDING_MAX = 10_000
-"""Notices without a receipt. A longer queue would not be emptied in useful time."""
+"""The maximum number of notices without a receipt. A longer queue would take too long to process."""
 PANES_CONCURRENT_MAX = 64
-"""Panes of one tmux server that are typed into at the same time."""
-LOOKUP_MAX = 1_000
-"""Messages whose placements are loaded with one statement."""
+"""The maximum number of panes of one tmux server that are typed into at the same time."""
+LOOKUP_MESSAGES_MAX = 1_000
+"""The maximum number of messages whose placements one statement loads."""
 RECEIPT_TIMEOUT_SECONDS = 30.0
 TYPED_LENGTH_MAX = 8_000
-"""Characters of a message that are typed. The recipient reads the complete message from its inbox."""
+"""The maximum number of characters typed. The recipient can read the complete message in its inbox."""
 QUEUED_LENGTH_MAX = TYPED_LENGTH_MAX + 1
-"""Characters of a text held in the queue: one more than is typed, to detect that the text was longer."""
+"""The queue holds one character more than is typed, to detect that the text was longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ OnNoticeDone = Callable[[Message, NoticeFailure | None], None]
 
 
 class _BroadcastProgress:
-    """The number of a broadcast's notices without a receipt."""
+    """Counts the notices of a broadcast that have no receipt yet."""
 
     def __init__(self) -> None:
         self.pending_count = 0
@@ -100,7 +100,7 @@ class PaneNotifier:
         self._timeout_seconds = settings.fleet_notice_seconds
         self._grace_seconds = grace_seconds
         self._incoming: list[Message] = []
-        self._is_loading = False
+        self._is_processing = False
         self._queues: dict[str, _TmuxQueue] = {}
         """By socket path of the tmux server."""
         self._background = Background(log)
@@ -120,19 +120,19 @@ class PaneNotifier:
         """Does nothing: `notify` starts the background work."""
 
     async def stop(self) -> None:
-        """Returns when all pending notices have their receipts, or when the grace period has passed."""
+        """Returns when all pending notices have receipts, or when the grace period has passed."""
         self._is_stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace_seconds):
                 await self._idle.wait()
         if pending_count := self._pending_count:
             log.warning("%d notices were canceled by the shutdown; their messages stay in the inboxes", pending_count)
-        # A canceled notice starts the write of its receipt, so this repeats until nothing new is started.
+        # Canceling a notice starts the write of its receipt, so repeat until nothing new is started.
         while await self._background.stop(0):
             pass
 
     def notify(self, messages: Sequence[Message]) -> None:
-        """Queue notices of delivered messages. Called after a commit, so the work is done in the background."""
+        """Queue notices about delivered messages. Called after a commit, so the work is done in the background."""
         if self._is_stopping:
             log.info("%d messages were delivered during the shutdown: no notices are typed", len(messages))
             return
@@ -149,12 +149,12 @@ class PaneNotifier:
         self._incoming += [
             structs.replace(message, text=message.text[:QUEUED_LENGTH_MAX]) for message in messages[:capacity]
         ]
-        if self._incoming and not self._is_loading:
-            self._is_loading = True
+        if self._incoming and not self._is_processing:
+            self._is_processing = True
             self._background.start(self._process_incoming(), "notices")
 
     async def wait_for_receipts(self, summary: Message, timeout_seconds: float) -> None:
-        """Returns when all deliveries of a broadcast have their receipts, or after the timeout."""
+        """Returns when all deliveries of a broadcast have receipts, or after the timeout."""
         broadcast = self._broadcasts.get(summary.ref)
         if broadcast is not None:
             with contextlib.suppress(TimeoutError):
@@ -166,16 +166,16 @@ class PaneNotifier:
     async def _process_incoming(self) -> None:
         try:
             while self._incoming:
-                messages, self._incoming = self._incoming[:LOOKUP_MAX], self._incoming[LOOKUP_MAX:]
+                messages, self._incoming = self._incoming[:LOOKUP_MESSAGES_MAX], self._incoming[LOOKUP_MESSAGES_MAX:]
                 try:
                     await self._enqueue(messages)
                 except Exception:
-                    # Broad, because these messages still need their receipts, and the next ones must be processed.
+                    # Broad, because these messages still need receipts, and the next ones must be processed.
                     log.exception("%d notices failed: their placements could not be loaded", len(messages))
                     for message in messages:
                         self._finish_notice(message, NoticeFailure.FAILED)
         finally:
-            self._is_loading = False
+            self._is_processing = False
 
     async def _enqueue(self, messages: Sequence[Message]) -> None:
         refs = sorted({(message.zone_id, message.to_agent_id) for message in messages})
@@ -201,7 +201,7 @@ class PaneNotifier:
 
     def _finish_notice(self, message: Message, failure: NoticeFailure | None) -> None:
         self.counts[TYPED if failure is None else failure] += 1
-        self._background.start(self._record_receipt(message, failure), f"the receipt of message {message.task_id}")
+        self._background.start(self._record_receipt(message, failure), f"the receipt for message {message.task_id}")
 
     async def _record_receipt(self, message: Message, failure: NoticeFailure | None) -> None:
         command = RecordReceipt(
@@ -274,7 +274,7 @@ class _TmuxQueue:
                         continue
                     self._typing_panes.add(notice.pane_id)
                     self._background.start(
-                        self._type(notice, target), f"the notice of message {notice.message.task_id}"
+                        self._type(notice, target), f"the notice about message {notice.message.task_id}"
                     )
         finally:
             self._is_checking = False
@@ -298,8 +298,8 @@ class _TmuxQueue:
         except (TmuxError, TimeoutError) as error:
             log.warning("%d notices failed: the panes of %s could not be listed: %r", len(notices), self._socket, error)
         except Exception:
-            # Broad, because these notices left the queue and need their receipts, and the next must be checked.
-            log.exception("%d notices failed: the check of %s raised", len(notices), self._socket)
+            # Broad, because these notices have left the queue and need receipts, and the next must be checked.
+            log.exception("%d notices failed: checking %s raised an exception", len(notices), self._socket)
         return [NoticeFailure.FAILED for _ in notices]
 
     def _check_notices(
@@ -331,7 +331,7 @@ class _TmuxQueue:
 
 
 def skip_reason(notice: PendingNotice, state: NoticeState | None) -> NoticeFailure | None:
-    """Why the notice must no longer be typed, or None."""
+    """Why the notice must no longer be typed, or None if it may be."""
     if state is None or state.state is not MessageState.INPUT_REQUIRED:
         return NoticeFailure.ENDED
     return None if state.pane_id == notice.pane_id else NoticeFailure.NO_PANE

@@ -1,7 +1,7 @@
-"""The interface by which the routes of fleets access panes.
+"""The interface through which the fleet routes access panes.
 
-Panes are on one host. Only a server that runs there, as the user who owns them, can create, read and close them. A
-server without panes has no `PanePort`, and its routes refuse with `no_panes_here`.
+Only a server that runs on the host of a pane, as the user who owns the pane, can create, read and close it. A server
+without access to panes has no `PanePort`, and its routes refuse such requests with `no_panes_here`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, PaneCaptur
 
 
 class PanePort(Protocol):
-    """Access to panes needs the scope `fleet:exec` and the Unix socket. `delete` needs them only to close a pane."""
+    """Methods that access a pane require the scope `fleet:exec` and the Unix socket."""
 
     def require_coding_agent(self, name: str) -> None:
         """Refuse a coding agent that is not configured."""
 
     async def locate_pane(self, call: Call, pane: Pane, coding_agent: str) -> PaneLocation:
-        """The location of the caller's own pane, as its tmux server reports it: for the director of a new fleet."""
+        """Locate the caller's own pane through its tmux server. Used for the director of a new fleet."""
 
     async def create(self, call: Call, body: MemberBody) -> RegisterMemberResult:
         """Register a member, create its pane in the director's window and start its coding agent there."""
 
     async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
-        """Make the agent exit, or kill its pane with `force`. Deregister the member after its pane has closed."""
+        """Make the agent exit, or with `force` kill its pane. Deregister the member after its pane has closed."""
 
     async def capture(self, call: Call, fleet_id: int, agent_id: int) -> PaneCaptureView:
         """The last lines of the member's pane, as many as the query requests."""
@@ -38,10 +38,10 @@ class PanePort(Protocol):
         """Type the text of the body into the member's pane."""
 
     async def execute(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
-        """Let the member's agent execute the text of the body as a shell command."""
+        """Make the member's agent run the text of the body as a shell command."""
 
     async def ping(self, call: Call, fleet_id: int, agent_id: int) -> PaneInputView:
         """Type the line that makes an agent check its messages."""
 
     async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
-        """Close panes of a fleet that is being deleted. Returns outcomes by agent id. Raises if a pane stays open."""
+        """Close panes of a fleet that is being deleted. Returns the outcomes by agent id. Raises if one stays open."""

@@ -18,7 +18,7 @@
 -- columns runtime: zone_id, fleet_id, pid, started_at, last_tick_at, tick_seconds, host_id, user_id, policy
 
 -- name: fleet_counters_get
--- The highest ids so far. Read under the zone's lock, so no other transaction can take the next ids.
+-- The highest ids used so far. Read under the zone's lock, so no other transaction can use the next ids.
 select c.zone_id, c.fleets, c.members, c.messages
 from rows(:batch as b, zone_id text)
 join fleet_counters c on c.zone_id = b.zone_id;
@@ -34,7 +34,7 @@ where fleet_counters.fleets <= excluded.fleets and fleet_counters.members <= exc
   and fleet_counters.messages <= excluded.messages;
 
 -- name: fleets_get
--- One statement for all fleets that a batch names by id.
+-- Loads all fleets in the batch with one statement.
 select columns(f)
 from rows(:batch as b, zone_id text, fleet_id bigint)
 join fleets f on f.zone_id = b.zone_id and f.fleet_id = b.fleet_id;
@@ -59,13 +59,13 @@ join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status
 join agent_placements p on p.zone_id = m.zone_id and p.agent_id = m.agent_id;
 
 -- name: monitor_configs_get
--- The monitor configuration of the members that a batch names.
+-- The monitor configurations of the members in the batch.
 select columns(c as config)
 from rows(:batch as b, zone_id text, agent_id bigint)
 join monitor_config c on c.zone_id = b.zone_id and c.agent_id = b.agent_id;
 
 -- name: monitor_configs_of_fleets
--- The monitor configuration of all members in the given state.
+-- The monitor configurations of all members in the given state.
 select columns(c as config)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state
@@ -78,14 +78,14 @@ from rows(:batch as b, zone_id text, fleet_id bigint)
 join monitor_runtime r on r.zone_id = b.zone_id and r.fleet_id = b.fleet_id;
 
 -- name: fleets_insert
--- Omits the director, whose row does not exist yet: `fleets_set_director` sets it.
+-- Omits the director, whose row does not exist yet. `fleets_set_director` sets it later.
 insert into fleets (zone_id, fleet_id, label, created_at, deleted_at, created_by)
 select b.zone_id, b.fleet_id, b.label, b.created_at, b.deleted_at, b.created_by
 from rows(:batch as b, zone_id text, fleet_id bigint, label text, created_at bigint, deleted_at bigint,
     created_by text);
 
 -- name: fleets_set_director
--- Sets the reference to the director, after the director's row was inserted.
+-- Sets the reference to the director after the director's row has been inserted.
 update fleets
 set director_agent_id = b.director
 from rows(:batch as b, zone text, fleet bigint, director bigint)
@@ -93,7 +93,7 @@ where zone_id = b.zone and fleet_id = b.fleet;
 
 -- name: fleets_delete
 -- Marks a fleet as deleted, at most once. The expected old value is a column of the batch: with a constant condition,
--- a plan cached while the table was empty would start with all fleets that are not deleted.
+-- a plan cached while the table was empty would first scan all fleets that are not deleted.
 update fleets
 set deleted_at = b.at
 from rows(:batch as b, zone text, fleet bigint, at bigint, was bigint)
@@ -101,7 +101,7 @@ where zone_id = b.zone and fleet_id = b.fleet and coalesce(deleted_at, 0) = b.wa
 returning fleet_id;
 
 -- name: members_insert
--- The operation decides the order: directors before their placements, administrators last.
+-- The operation runs this before it inserts placements, and again for administrators at the end.
 insert into members (zone_id, agent_id, fleet_id, registry_id, name, description, status, registered_at, deregistered_at,
     agent_card_json)
 select columns(b as member)
@@ -109,7 +109,7 @@ from rows(:batch as b, zone_id text, agent_id bigint, fleet_id bigint, registry_
     status text, registered_at bigint, deregistered_at bigint, agent_card_json text);
 
 -- name: members_deregister
--- Checks the old status, although the zone's lock already prevents concurrent changes.
+-- Updates only rows that still have the old status, although the zone's lock already prevents concurrent changes.
 update members
 set status = b.left_as, deregistered_at = b.at
 from rows(:batch as b, zone text, agent bigint, was text, left_as text, at bigint)
@@ -117,7 +117,7 @@ where zone_id = b.zone and agent_id = b.agent and status = b.was
 returning agent_id;
 
 -- name: placements_insert
--- Where a pane is, or where it will be created.
+-- Stores where a pane is, or where it will be created.
 insert into agent_placements (zone_id, agent_id, director_agent_id, tmux_session, tmux_window_id, tmux_pane_id,
     coding_agent, created_at, host_id, user_id, tmux_socket, tmux_pid)
 select columns(b as placement)
@@ -134,7 +134,7 @@ where zone_id = b.zone and agent_id = b.agent and coalesce(tmux_pane_id, '') = b
 returning agent_id;
 
 -- name: placements_delete
--- Placements of deregistered members. Old placements are not kept.
+-- Deletes the placements of deregistered members: no history of placements is kept.
 delete from agent_placements
 where (zone_id, agent_id) in (select b.zone_id, b.agent_id from rows(:batch as b, zone_id text, agent_id bigint));
 
@@ -170,13 +170,13 @@ delete from monitor_runtime
 where (zone_id, fleet_id) in (select b.zone_id, b.fleet_id from rows(:batch as b, zone_id text, fleet_id bigint));
 
 -- name: messages_get
--- The messages that a batch names by id.
+-- The messages in the batch.
 select columns(t as message)
 from rows(:batch as b, zone_id text, task_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id;
 
 -- name: messages_get_deliveries
--- The deliveries of broadcasts whose request is repeated with its idempotency key. Their ids follow the summary's id.
+-- The deliveries of earlier broadcasts, for repeated requests. The ids of deliveries follow the id of the summary.
 select columns(t as message)
 from rows(:batch as b, zone_id text, first_id bigint, last_id bigint)
 join messages t on t.zone_id = b.zone_id and t.task_id > b.first_id and t.task_id <= b.last_id
@@ -192,7 +192,7 @@ from rows(:batch as b, zone_id text, task_id bigint, fleet_id bigint, context_id
     notified_at bigint, notice text);
 
 -- name: messages_update
--- Checks the old state, although the zone's lock already prevents concurrent changes.
+-- Updates only rows that still have the old state, although the zone's lock already prevents concurrent changes.
 update messages
 set status_state = b.to_state, status_timestamp = b.at, notified_at = b.notified, notice = b.why
 from rows(:batch as b, zone text, message bigint, was text, to_state text, at bigint, notified bigint, why text)

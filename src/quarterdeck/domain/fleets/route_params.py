@@ -1,4 +1,4 @@
-"""Helpers that the handlers of fleets share: path parameters, idempotency keys, size checks and cursors."""
+"""Helpers that the fleet handlers share: path parameters, idempotency keys, size checks and cursors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def path_message_id(call: Call) -> int:
 
 
 class CommandFields(TypedDict):
-    """The fields of every command and read that concerns one fleet."""
+    """The fields that all commands and read parameters for one fleet share."""
 
     zone_id: str
     caller: Caller
@@ -79,7 +79,7 @@ def encode_skills(body: MemberBody) -> str:
     """The skills as JSON. Their size is limited because all agent cards of a fleet are loaded together."""
     skills = msgspec.json.encode(body.skills)
     if len(skills) > SKILLS_BYTES_MAX:
-        detail = f"The skills have {len(skills)} bytes as JSON; at most {SKILLS_BYTES_MAX} are allowed."
+        detail = f"The skills take {len(skills)} bytes as JSON; at most {SKILLS_BYTES_MAX} are allowed."
         raise Invalid("invalid_body", detail, field="skills")
     return skills.decode()
 

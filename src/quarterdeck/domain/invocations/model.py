@@ -19,7 +19,7 @@ ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 Reason = Annotated[str, Meta(min_length=1, max_length=256)]
 Token = Annotated[str, Meta(min_length=1, max_length=128)]
 BULK_MAX = 100
-"""Maximum items of a bulk request, and maximum invocations of one claim."""
+"""Maximum items in a bulk request, and maximum invocations per claim."""
 
 
 class State(StrEnum):
@@ -44,7 +44,7 @@ class Verb(StrEnum):
 
 
 class AttemptOrigin(StrEnum):
-    """How an attempt was started. It determines the first lease, and whether a report may omit the attempt's token."""
+    """How an attempt was started. Determines the first lease, and whether a report may omit the attempt's token."""
 
     CLAIM = "claim"
     START = "start"
@@ -52,7 +52,7 @@ class AttemptOrigin(StrEnum):
 
 
 class OwnerKind(StrEnum):
-    """The kind of object whose end cancels its open invocations."""
+    """The kind of object that owns invocations. When the object ends, its open invocations are canceled."""
 
     SESSION = "session"
     SERVICE = "service"
@@ -73,7 +73,7 @@ class InvocationSettings(msgspec.Struct, frozen=True):
         Meta(
             ge=10,
             le=86_400_000,
-            description="how often the server looks for attempts whose deadline or lease has passed",
+            description="how often the server looks for attempts whose deadline has passed or lease has expired",
         ),
     ] = 5_000
     invocation_orphan_interval_ms: Annotated[
@@ -134,14 +134,16 @@ class ClaimInvocationsBody(msgspec.Struct, frozen=True):
     max: Annotated[int, Meta(ge=1, le=BULK_MAX, description="maximum number of invocations")] = 1
     wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if there is no work")] = 0
     claim_id: (
-        Annotated[ShortText, Meta(description="a repeat with the same id returns the same attempts while they run")]
+        Annotated[
+            ShortText, Meta(description="a repeat with the same id returns the same attempts while they are running")
+        ]
         | None
     ) = None
 
 
 class StartInvocationBody(msgspec.Struct, frozen=True):
     claim_id: (
-        Annotated[ShortText, Meta(description="a repeat with the same id returns the same attempt while it runs")]
+        Annotated[ShortText, Meta(description="a repeat with the same id returns the same attempt while it is running")]
         | None
     ) = None
 
@@ -217,7 +219,7 @@ class Claim(Command, frozen=True, kw_only=True):
     """One per invocation that the claim may get. Generated before the batch: a retried batch uses the same tokens."""
     claim_id: str | None = None
     is_push: bool = False
-    """Whether the server itself sent it, for a push service."""
+    """Whether the server itself sent the claim, for a push service."""
     waiter: object = None
     """The long poll behind this claim, if there is one."""
 
@@ -226,7 +228,7 @@ class Start(Command, frozen=True, kw_only=True):
     id: str
     attempt_token: str
     claim_id: str | None = None
-    """A repeat with the same id returns the same attempt while it runs."""
+    """A repeat with the same id returns the same attempt while it is running."""
 
 
 class Complete(Command, frozen=True, kw_only=True):
@@ -249,19 +251,19 @@ class Cancel(Command, frozen=True, kw_only=True):
 
 
 class Release(Command, frozen=True, kw_only=True):
-    """Give back an attempt that did not reach its worker, or that the worker does not want. It does not count."""
+    """Give back, without counting it, an attempt that did not reach its worker or that the worker does not want."""
 
     id: str
     attempt_token: str
     lease_expires_at: Millis | None = None
-    """When the server gives the attempt back: the expiry of the lease that did not reach its worker. If the row has
-    another expiry, a repeated claim or a heartbeat has renewed the lease, and the release does nothing. None if the
+    """If the server gives the attempt back: the expiry of the lease that did not reach its worker. If the row now has a
+    different expiry, a repeated claim or a heartbeat has renewed the lease, and the release does nothing. None if the
     worker itself gives the attempt back."""
 
 
 class CheckOverdue(Command, frozen=True, kw_only=True):
-    """Cancel the invocation if its service or a session has ended; else end the attempt if its deadline or lease has
-    passed. Sent by sweeps and by push delivery."""
+    """Cancel the invocation if its service or a session has ended. Otherwise, fail the attempt if its deadline has
+    passed or its lease has expired. Sent by sweeps and by push delivery."""
 
     id: str
 
@@ -332,7 +334,7 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     deadline_at: Millis | None
     lease_expires_at: Millis | None
     attempt_token: str | None
-    """Token of the latest attempt. Kept after a report or a timeout ends it, to recognise a repeated report."""
+    """Token of the latest attempt. Kept after a report or a timeout ends the attempt, to recognise a repeat."""
     begun_by: AttemptOrigin | None
     holder: str | None
     claim_id: str | None
@@ -351,7 +353,7 @@ class InvocationContext(msgspec.Struct, frozen=True, array_like=True):
     """The state of an invocation's sessions and service, read with its row."""
 
     sessions_expire_at: Millis | None = None
-    """When the first of its sessions expires; 0 if one has ended or is deleted. None if it names no session."""
+    """When the first of its sessions expires; 0 if one has ended or was deleted. None if it names no session."""
     is_suspended: int = 0
     """1 if one of its sessions is suspended."""
     service_gone: int = 0
@@ -477,7 +479,7 @@ class ItemList(msgspec.Struct, frozen=True):
 
 
 class InvocationExplanation(msgspec.Struct, frozen=True):
-    """Why an invocation is in its state, and what changes it next."""
+    """Why an invocation is in its state, and what changes that state next."""
 
     invocation: InvocationView
     why: Annotated[list[str], Meta(description="sentences, the most important first")]

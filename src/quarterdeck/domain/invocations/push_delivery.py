@@ -5,14 +5,15 @@
               services with due invocations,     │        │            └ the deadline passed: report as overdue
               except those without free slots ───┘        └ through the lane of all claims
 
-Every server with a signing key runs one `PushWorker`, and all are equal. If two find the same invocation, both submit a
-claim and only one gets it. A push is an attempt like that of any worker, with a token that invalidates earlier ones. So
-no state is kept here: what a killed server was pushing is retried by any server after its deadline.
+Every server with a signing key runs one `PushWorker`, and all have the same role. If two servers find the same
+invocation, both submit a claim and only one gets the invocation. A push is an ordinary attempt, with a token that
+invalidates earlier tokens. This module stores no state: if a server is killed, any server retries its pushes after
+their deadlines.
 
 How it fails. An endpoint that is down, slow or blocked uses up only the attempts of its own invocations and the slots
-of its own service. While the database is not reachable no push starts, and the report of an outcome is retried until
-REPORT_GRACE_SECONDS after the deadline. A stopping server claims nothing new, waits for running pushes within its grace
-period, and leaves the rest to their deadlines.
+of its own service. While the database is unreachable, no push starts, and reports of outcomes are retried until
+REPORT_GRACE_SECONDS after the deadline. A server that is stopping claims nothing new and waits for running pushes until
+its grace period ends. Pushes that are still running then fail at their deadlines.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.pushing")
 REPORT_GRACE_SECONDS = 30.0
-"""How long after the deadline of an attempt its outcome is still reported. By then a sweep has usually ended it."""
+"""How long after an attempt's deadline its outcome is still reported. By then a sweep has usually ended the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +91,19 @@ class PushWorker(DeliveryScheduler):
         self._deps = deps
 
     async def _find_waiting(self, excluded: ExcludedTargets) -> list[WaitingTarget]:
-        found = await self._deps.cross_zone_engine.read(lambda tx: find_services_to_push(tx, POLL_MAX, excluded))
+        services_to_push = await self._deps.cross_zone_engine.read(
+            lambda tx: find_services_to_push(tx, POLL_MAX, excluded)
+        )
         return [
             WaitingTarget(ready.service, ready.next_at - ready.now, self._claim_and_push)
-            for ready in found
+            for ready in services_to_push
             if ready.next_at is not None
         ]
 
     # -- claiming ------------------------------------------------------------------------------------------------
 
     async def _claim_and_push(self, ref: ServiceKey, limit: int) -> int:
-        """Claim up to `limit` due invocations of a service and start to push them."""
+        """Claim up to `limit` due invocations of a service and start pushing them."""
         claimed = await self._claim_invocations(ref, limit)
         claimed_at = asyncio.get_running_loop().time()
         service = await self._load_service(ref) if claimed else None
@@ -121,7 +124,7 @@ class PushWorker(DeliveryScheduler):
         return claimed.items
 
     async def _load_service(self, ref: ServiceKey) -> Service | None:
-        """Read the service after the claim, to sign with its newest secret. None if it is deleted or the read fails."""
+        """Read the service after the claim, to sign with its newest secret. None if it has ended or the read fails."""
         try:
             [rows] = await self._deps.engine.read(lambda tx: tx.read(services.load_statement([ref])), zones=[ref[0]])
         except StoreError as error:
@@ -175,10 +178,10 @@ class PushWorker(DeliveryScheduler):
         return rules.response_outcome(response.status, response.headers.get("content-type"), response.body)
 
     async def _report(self, row: Invocation, outcome: PushOutcome | None, deadline: float) -> None:
-        """Report the outcome, and retry while the database is not available.
+        """Report the outcome, and retry while the database is unavailable.
 
         If the outcome cannot be reported, the attempt fails at its deadline and the invocation may be pushed again. The
-        endpoint can recognise it by its id.
+        endpoint can recognise the repeat by the invocation's id.
         """
         command = CheckOverdue(zone_id=row.zone_id, id=row.id) if outcome is None else _complete_command(row, outcome)
         try:
@@ -186,7 +189,7 @@ class PushWorker(DeliveryScheduler):
         except Unavailable as error:
             log.warning("could not report the outcome of push %s: %r", row.id, error)
         except Problem as problem:
-            # Its session or service has ended, or a sweep has ended the attempt: the outcome does not count.
+            # The invocation's session or service has ended, or a sweep has ended the attempt: the outcome is ignored.
             log.debug("the outcome of push %s was ignored: %r", row.id, problem)
 
 

@@ -14,10 +14,10 @@ from rows(:batch as b, zone_id text, id text)
 join agent_invocations i on i.zone_id = b.zone_id and i.id = b.id;
 
 -- name: invocations_get_with_context
--- `invocations_get` for commands that change rows, with `model.InvocationContext`: when the first session of the
--- invocation expires (null if it names none), whether one is suspended, and whether the service was unregistered after
--- the invocation was created. The decider compares the times with the transaction's time, which is read after this
--- statement.
+-- `invocations_get` for commands that change rows, with `model.InvocationContext`: when the first of the invocation's
+-- sessions expires (0 if one has ended, null if the invocation names none), whether a session is suspended, and whether
+-- the service was unregistered after the invocation was created. The decider compares the expiry with the transaction's
+-- time, which is read after this statement.
 select columns(i), case
     when (i.source_session_id is not null and (x.id is null or x.status = 'terminated' or x.terminated_at is not null))
       or (i.target_session_id is not null and (y.id is null or y.status = 'terminated' or y.terminated_at is not null))
@@ -34,24 +34,24 @@ left join invocation_backlogs g on g.zone_id = i.zone_id and g.kind = 'service' 
   and g.since >= i.created_at;
 
 -- name: invocations_of_keys
--- The invocations that idempotency keys created. A key is bound to its invocation as long as the row is stored.
+-- The invocations that idempotency keys created. A key stays bound to its invocation until the row is deleted.
 select columns(i)
 from rows(:batch as b, zone_id text, service_id text, key text)
 join agent_invocations i on i.idempotency_key = b.key and i.service_id = b.service_id and coalesce(i.zone_id, '') = b.zone_id;
 
 -- name: invocations_of_claims
 -- The invocations that repeated claims already hold. Only running invocations have a claim id. The decider ignores
--- rows of another service or holder with the same claim id.
+-- rows that have the same claim id but a different service or holder.
 select columns(i)
 from rows(:batch as b, zone_id text, claim_id text)
 join agent_invocations i on i.claim_id = b.claim_id and coalesce(i.zone_id, '') = b.zone_id;
 
 -- name: invocations_due
 -- The next due invocations of each service, in the order in which they became due, with `model.InvocationContext`. The
--- subquery finds, by the same index, the time up to which there are enough of them. A few more may be returned, because
--- several can have the same time. `status` and `parked` are compared with columns of the batch: if they were constants,
--- the planner would search for them in all services. The zone is inside `coalesce` so that no index that starts with it
--- is used.
+-- subquery uses the same index to find the `available_at` up to which there are enough rows. A few more rows may be
+-- returned, because several can have the same `available_at`. `status` and `parked` are compared with columns of the
+-- batch: with constants, the planner would search the rows of all services. `coalesce` around the zone keeps indexes
+-- that start with the zone from being used.
 select columns(i), case
     when (i.source_session_id is not null and (x.id is null or x.status = 'terminated' or x.terminated_at is not null))
       or (i.target_session_id is not null and (y.id is null or y.status = 'terminated' or y.terminated_at is not null))
@@ -92,7 +92,7 @@ select b.zone_id, b.service_id, (
 from rows(:batch as b, zone_id text, service_id text);
 
 -- name: invocations_insert
--- Rows as they are after the batch: an invocation that was claimed in the same batch is inserted as running.
+-- Inserts the rows in their state after the batch: an invocation that the same batch claimed is inserted as running.
 insert into agent_invocations (id, zone_id, service_id, application_id, source_session_id, target_session_id,
     idempotency_key, digest, method, params_json, metadata_json, status, attempts, max_attempts, timeout_ms,
     retry_policy_json, result_json, error_json, parked, available_at, deadline_at, lease_expires_at, attempt_token,
@@ -107,7 +107,8 @@ from rows(:batch as b, id text, zone_id text, service_id text, application_id te
     invoker text, trace text, started_at bigint, completed_at bigint, created_at bigint, updated_at bigint);
 
 -- name: invocations_update
--- Updates a row only if its status and attempts are as read, although the zone's lock already excludes other writers.
+-- Updates a row only if its status and attempts are still as they were read. This is a safety check: the zone's lock
+-- already excludes other writers.
 update agent_invocations
 set status = b.to_status, attempts = b.to_attempts, result_json = b.to_result, error_json = b.to_error,
     parked = b.to_parked, available_at = b.to_available_at, deadline_at = b.to_deadline_at,
@@ -126,7 +127,7 @@ returning id;
 -- name: invocations_of_sessions
 -- planned: each time
 -- Open invocations of sessions: up to `limit` by source session, and up to `limit` by target session. Each half uses
--- its own partial index, which has no ended invocations: a session may have a million of those.
+-- its own partial index of open invocations, because a session may have a million ended ones.
 select columns(s as open) from (
     select columns(i as open)
     from rows(:batch as b, zone_id text, session_id text, parked bigint)
@@ -174,7 +175,7 @@ where zone_id = b.zone and id = b.invocation and status = b.from_status and atte
 returning id;
 
 -- name: backlogs_upsert
--- Records owners with more open invocations than one transaction handles. A repeated insert updates `since`.
+-- Records owners that may have more open invocations than one transaction handles. A repeated insert updates `since`.
 insert into invocation_backlogs (zone_id, kind, owner_id, since)
 select b.zone_id, b.kind, b.owner_id, b.since
 from rows(:batch as b, zone_id text, kind text, owner_id text, since bigint)
@@ -182,7 +183,7 @@ where true
 on conflict (zone_id, kind, owner_id) do update set since = excluded.since;
 
 -- name: backlogs_get
--- The backlogs that a batch names, as far as they still exist.
+-- Those backlogs that a batch names and that still exist.
 select g.zone_id, g.kind, g.owner_id, g.since
 from rows(:batch as b, zone_id text, kind text, owner_id text)
 join invocation_backlogs g on g.zone_id = b.zone_id and g.kind = b.kind and g.owner_id = b.owner_id;
@@ -216,8 +217,8 @@ order by i.id desc
 limit :limit;
 
 -- name: invocations_page_of_service
--- `invocations_page` for one service and one state. The index has the same `case` expressions, so that the planner can
--- use no other index here, and uses this one only for statements that repeat its expressions.
+-- `invocations_page` for one service and one state. The `case` expressions repeat those of an index. No other index has
+-- them, so the planner can use only this index here, and it uses this index for no other statements.
 select columns(i)
 from agent_invocations i
 where case when i.service_id is null then '' else i.service_id end = :service_id
@@ -227,8 +228,8 @@ order by i.id desc
 limit :limit;
 
 -- name: invocations_overdue
--- For the deadline sweep, across zones: attempts whose deadline or lease has passed, up to `limit` of each. Each half
--- uses its own index.
+-- For the deadline sweep, across zones: attempts whose deadline has passed, and attempts whose lease has expired, up to
+-- `limit` of each. Each half uses its own index.
 select zone_id, id from (
     select i.zone_id, i.id from agent_invocations i
     where i.status = 'running' and i.deadline_at <= (select now_ms())
@@ -243,7 +244,7 @@ select zone_id, id from (
 
 -- name: invocations_slice_by_source
 -- For the orphan sweep, across zones: the next open invocations after a position, in the order of the index by source
--- session, and whether that session has ended or is deleted.
+-- session, and whether that session has ended or was deleted.
 select i.source_session_id, i.parked, i.id, i.zone_id, case
     when s.id is null or s.status = 'terminated' or s.terminated_at is not null or s.expires_at <= (select now_ms())
     then 1 else 0 end
@@ -268,8 +269,8 @@ limit :limit;
 
 -- name: invocations_to_push
 -- For push delivery, across zones: push services with pending invocations, and when the next may start. Services that
--- cannot be served now are excluded here; otherwise they could fill the limit, and the others would not be found. A row
--- of `excluded` with a null service excludes a whole zone.
+-- cannot be served now are excluded here; otherwise they could use up the limit and hide other services. A row of
+-- `excluded` with a null service excludes a whole zone.
 select s.zone_id, s.id, (
     select min(i.available_at)
     from agent_invocations i
@@ -290,7 +291,7 @@ limit :limit;
 
 -- name: services_without_invocations
 -- For the retention of services, across zones: services that were unregistered before a time and have no invocation.
--- The `case` is the expression of the index by service, which checks each service.
+-- The `case` repeats the expression of the index on the service, so that each service is checked by an index lookup.
 select s.zone_id, s.id
 from agent_services s
 where s.unregistered_at < :before and not exists (
@@ -301,8 +302,8 @@ order by s.unregistered_at
 limit :limit;
 
 -- name: invocations_delete_expired
--- Retention. Ids increase with time, so no row above `before_id` ended before `before`, and the index by state is read
--- only up to there.
+-- Retention. Ids increase with time, so a row from `before_id` on was created after `before` and cannot have ended
+-- earlier. The index by state is therefore read only up to `before_id`.
 delete from agent_invocations
 where (zone_id, id) in (
     select i.zone_id, i.id

@@ -204,7 +204,7 @@ class InvocationHandlers:
         return ItemList([_item_view(command, outcome) for command, outcome in zip(commands, outcomes, strict=True)])
 
     async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Read with access to two zones: that of the path, and that of the caller's credential."""
+        """Read with access to the zone in the path and to the zone of the caller's credential."""
         return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
@@ -295,8 +295,8 @@ def _item_view(command: Complete | Heartbeat | Release, outcome: InvocationResul
     assert isinstance(outcome, Invocation)
     if not isinstance(command, Heartbeat):
         return ItemView(command.id, outcome.status)
-    lease = iso(outcome.lease_expires_at or outcome.updated_at)
-    return ItemView(command.id, outcome.status, outcome.cancel_requested_at is not None, lease)
+    lease_expires_at = iso(outcome.lease_expires_at or outcome.updated_at)
+    return ItemView(command.id, outcome.status, outcome.cancel_requested_at is not None, lease_expires_at)
 
 
 def _json_text(value: object) -> str:
@@ -327,8 +327,8 @@ def _post_and_patch_routes(handlers: InvocationHandlers, path: str) -> list[Rout
                 method, path + "/cancel", handlers.cancel, "Cancel an invocation", LIFECYCLE,
                 body=CancelInvocationBody, response=InvocationView, tags=tags,
                 errors=("invocation_not_found", "invoker_ownership_required", "invocation_not_cancelable"),
-                description="A pending invocation is canceled at once; a running one when its holder completes it, or "
-                "when its lease or deadline passes.",
+                description="A pending invocation is canceled at once; a running one when its holder reports, its "
+                "lease expires or its deadline passes.",
             ),
         )
     ]  # fmt: skip
@@ -384,6 +384,6 @@ def routes(handlers: InvocationHandlers) -> list[Route]:
             LIFECYCLE, body=ClaimInvocationsBody, response=LeaseList, is_long_poll=True, tags=tags,
             errors=("agent_service_not_found", "service_ownership_required", "service_is_pushed", "agent_suspended"),
             description="Leases up to `max` invocations to the caller; waits up to `wait_ms` if there are none. A "
-            "repeat with the same `claim_id` returns the same attempts while they run.",
+            "repeat with the same `claim_id` returns the same attempts while they are running.",
         ),
     ]  # fmt: skip

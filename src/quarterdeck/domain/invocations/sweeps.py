@@ -1,10 +1,10 @@
-"""The sweeps of invocations. Retention deletes rows itself. The others find rows and submit commands to lanes, which
-change the rows under the zone's lock.
+"""The sweeps of invocations. The retention sweep deletes rows itself. The other sweeps find rows and submit commands to
+lanes, which change the rows under the zone's lock.
 
 | sweep                | finds                                                        | does                      |
 |----------------------|--------------------------------------------------------------|---------------------------|
-| deadline             | attempts whose deadline or lease has passed                  | ends or retries them      |
-| invocation-settle    | sessions and services with a backlog of open invocations     | cancels or parks the rest |
+| deadline             | attempts past their deadline, or with an expired lease       | fails or retries them     |
+| invocation-settle    | sessions and services with a backlog of open invocations     | cancels, parks, unparks   |
 | invocation-orphan    | pending and running invocations of ended or deleted sessions | cancels them              |
 | invocation-retention | invocations that ended long ago                              | deletes the rows          |
 """
@@ -47,7 +47,7 @@ def sweeps(
     submit_overdue: SubmitOverdue,
     submit_backlog: Callable[[ProcessBacklog], Awaitable[BacklogResult]],
     settings: InvocationSettings,
-    retention_every_ms: int = 900_000,
+    retention_sweep_interval_ms: int = 900_000,
 ) -> list[Sweep]:
     """`cross_zone_engine` sees all zones; a lane sees only the zones of its batch."""
 
@@ -57,12 +57,14 @@ def sweeps(
         return len(refs)
 
     async def process_backlogs(batch: int) -> int:
-        found = await cross_zone_engine.read(lambda tx: operations.load_oldest_backlogs(tx, batch))
-        remaining = found
-        while remaining:
-            results = await asyncio.gather(*(submit_backlog(command) for command in remaining))
-            remaining = [command for command, result in zip(remaining, results, strict=True) if not result.is_finished]
-        return len(found)
+        commands = await cross_zone_engine.read(lambda tx: operations.load_oldest_backlogs(tx, batch))
+        unfinished = commands
+        while unfinished:
+            results = await asyncio.gather(*(submit_backlog(command) for command in unfinished))
+            unfinished = [
+                command for command, result in zip(unfinished, results, strict=True) if not result.is_finished
+            ]
+        return len(commands)
 
     async def delete_past_retention(batch: int) -> int:
         retention_ms = round(settings.invocation_retention_days * DAY)
@@ -73,15 +75,15 @@ def sweeps(
         Sweep(DEADLINE, settings.deadline_sweep_interval_ms, BATCH, check_overdue),
         Sweep(SETTLE, settings.invocation_settle_interval_ms, BATCH, process_backlogs),
         Sweep(ORPHAN, settings.invocation_orphan_interval_ms, SLICE * SLICES_MAX, orphan_sweep.run_once),
-        Sweep(RETENTION, retention_every_ms, BATCH, delete_past_retention),
+        Sweep(RETENTION, retention_sweep_interval_ms, BATCH, delete_past_retention),
     ]
 
 
 class OrphanSweep:
-    """Scans all pending and running invocations that name a session, repeatedly.
+    """Repeatedly scans all pending and running invocations that name a session.
 
-    It scans, because no index finds the invocations of sessions that were deleted by hand. The scan position is kept in
-    memory: a new process starts from the beginning. The scans of several processes do not disturb each other.
+    A scan is necessary, because no index finds invocations whose session was deleted by hand. The scan position is kept
+    in memory, so a new process starts from the beginning. Several processes can scan at the same time without harm.
     """
 
     def __init__(self, cross_zone_engine: Engine, submit: SubmitOverdue) -> None:
@@ -110,6 +112,6 @@ async def _submit_overdue(submit: SubmitOverdue, refs: Sequence[Ref]) -> None:
             for zone_id, invocation_id in refs[start : start + BATCH]
         ]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # An invocation may have been deleted in between. Any other error fails the pass.
+            # NotFound: the invocation was deleted after the search. All other errors fail the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome

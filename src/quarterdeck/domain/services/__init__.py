@@ -3,8 +3,8 @@
 This component decides which services exist, who owns them, and which endpoints the server may send requests to.
 
 **Identity.** A service is identified by its zone, application and endpoint. Registering it again returns 200 instead
-of 201: fields in the request replace the stored values, other fields keep theirs. Each registration has a registrant: a
-session, or the application itself. The application is stored as a registrant with the session id ''.
+of 201. Fields in the request then replace the stored values, and omitted fields keep theirs. Each registration has a
+registrant: a session, or the application itself, which is stored with the session id ''.
 
 **Lifetime.** A service is registered while it has a live registrant. When a session ends, its registrations are deleted
 in the same transaction. A service that has no other registrant is then unregistered (`service.unregister`), and other
@@ -15,16 +15,15 @@ service that is registered again keeps its id, its `created_at` and the number o
 defaults of a new service. A service that stays unregistered for QD_SERVICE_RETENTION_DAYS, and that no stored
 invocation refers to, is deleted.
 
-**Delivery** is `pull` (workers claim invocations) or `push` (the server posts them to the endpoint). If the host of a
-push endpoint is a private IP address or a local name, it is refused. Each push also checks the addresses that the name
+**Delivery** is `pull` (workers claim invocations) or `push` (the server posts them to the endpoint). A push endpoint
+whose host is a private IP address or a local name is refused. Each push also checks the addresses that the name
 resolves to (`core.ssrf`). The secret that signs pushes is derived and not stored (`core.webhook_signing`). A response
-contains it only when delivery becomes push and when the secret is rotated; each time it is a new secret.
+contains the secret only when delivery becomes push or the secret is rotated, and it is a new one each time.
 
 **Heartbeats** record when a service was last active. They have their own lane, and write an event only if the health
-changes. A service never ends because heartbeats are missing: it reports its own health, and clients decide what to do
-with it.
+changes. Missing heartbeats never unregister a service: it reports its own health, and clients decide how to react.
 
-Every change is decided under the zone's row lock, as changes of sessions are. So no session can end between the check
+Every change is decided under the zone's row lock, as are changes to sessions. So no session can end between the check
 that it is live and the commit of its registration.
 
 Errors. A session that has ended cannot register (404), a suspended session cannot either (409), and a caller cannot

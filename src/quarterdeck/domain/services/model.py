@@ -46,7 +46,7 @@ class ServiceSettings(msgspec.Struct, frozen=True):
 
 
 class ServiceDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that describe a service. An omitted field keeps its value. In a new service it has the default."""
+    """Fields that describe a service. An omitted field keeps its value. A new service gets the default."""
 
     protocol_versions: (
         Annotated[list[ShortText], Meta(max_length=64, description="protocol versions that the service supports")]
@@ -112,7 +112,7 @@ class SessionHeartbeatBody(ServiceHeartbeatBody, frozen=True, kw_only=True):
 
 
 class ServiceUpdate(msgspec.Struct, frozen=True):
-    """The fields of a request in stored form: JSON as text. Unset fields keep their values."""
+    """The fields of a request as stored, with JSON as text. Unset fields keep their values."""
 
     protocol_versions: str | UnsetType = UNSET
     framework_name: str | UnsetType | None = UNSET
@@ -178,7 +178,7 @@ class ShowService(msgspec.Struct, frozen=True):
 
 
 class ServiceFilter(msgspec.Struct, frozen=True):
-    """Requests a page of services, newest first. A filter that is None matches all."""
+    """Requests a page of services, newest first. A filter that is None matches every service."""
 
     zone_id: str
     limit: int
@@ -208,7 +208,7 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
     metadata_json: str
     delivery: DeliveryMode
     secret_number: int
-    """Number of the current secret. 0 before the first one."""
+    """Number of the current secret. 0 if the service has never had one."""
     active_invocations: int
     last_heartbeat_at: Millis | None
     unregistered_at: Millis | None
@@ -236,6 +236,7 @@ class HeartbeatResult(msgspec.Struct, frozen=True):
     services: tuple[Service, ...]
     """The services that the heartbeat applied to."""
     at: Millis
+    """Time of the transaction."""
 
 
 class UnregisterResult(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
--- The columns of a service, in the order of `model.Service`; after them comes whether a registrant is live. Registrants
--- are in `service_sessions`, where '' is the application itself. `live` excludes sessions that have expired or that a
--- cascade has marked as terminated. (`coalesce` keeps the planner from using the index of live sessions, which would
--- scan the whole zone for one session.)
+-- The columns of a service, in the order of `model.Service`. Statements add a value for its last field, `is_live`:
+-- whether the service has a live registrant. Registrants are in `service_sessions`, where the application itself has
+-- the session id ''. `live` excludes sessions that have expired or that a cascade has marked as terminated. (`coalesce`
+-- keeps the planner from using the index on live sessions, which would scan the whole zone for one session.)
 -- columns: id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name, framework_version
 -- columns: capabilities, health, metadata_json, delivery, secret_number, active_invocations, last_heartbeat_at
 -- columns: unregistered_at, created_at, updated_at
@@ -9,21 +9,22 @@
 -- phrase live(a): coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
 --
 -- Reads registrations in key order and stops at the first live one, which is nearly always the first.
--- phrase registered(s): case when exists (
--- phrase registered(s):   select 1 from service_sessions r where r.zone_id = s.zone_id and r.service_id = s.id
--- phrase registered(s):     and (r.session_id = '' or (
--- phrase registered(s):       select 1 from agent_sessions a where a.zone_id = r.zone_id and a.id = r.session_id and live(a)) = 1)
--- phrase registered(s): ) then 1 else 0 end
+-- phrase has_live_registrant(s): case when exists (
+-- phrase has_live_registrant(s):   select 1 from service_sessions r where r.zone_id = s.zone_id and r.service_id = s.id
+-- phrase has_live_registrant(s):     and (r.session_id = '' or (
+-- phrase has_live_registrant(s):       select 1 from agent_sessions a
+-- phrase has_live_registrant(s):       where a.zone_id = r.zone_id and a.id = r.session_id and live(a)) = 1)
+-- phrase has_live_registrant(s): ) then 1 else 0 end
 
 -- name: services_get
--- All services of a batch at once, so that it fits into the batch's first round trip.
-select columns(s), registered(s)
+-- Reads all services of a batch in one statement, so that it can be part of the batch's first round trip.
+select columns(s), has_live_registrant(s)
 from rows(:batch as b, zone_id text, id text)
 join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
 
 -- name: services_of_endpoints
 -- The existing services that a batch of registrations names, and whether the session in `agent_id` is live.
-select columns(s), registered(s), case when exists (
+select columns(s), has_live_registrant(s), case when exists (
     select 1
     from agent_sessions l
     where l.zone_id = s.zone_id and l.id = s.agent_id and live(l)
@@ -33,14 +34,14 @@ join agent_services s on s.zone_id = b.zone_id and s.application_id = b.applicat
   and s.endpoint_url = b.endpoint_url;
 
 -- name: services_of_sessions
--- For a heartbeat for all services of a session.
+-- The services of sessions that send one heartbeat for all their services.
 select r.session_id, columns(s), 1
 from rows(:batch as b, zone_id text, session_id text)
 join service_sessions r on r.zone_id = b.zone_id and r.session_id = b.session_id
 join agent_services s on s.zone_id = r.zone_id and s.id = r.service_id;
 
 -- name: services_registration_state
--- After registrations were deleted: whether the service has any left, and the first live session among them.
+-- Runs after registrations were deleted. Returns whether the service has any left, and its first live session.
 select columns(s), case when exists (
     select 1 from service_sessions r where r.zone_id = s.zone_id and r.service_id = s.id
 ) then 1 else 0 end, (
@@ -56,15 +57,16 @@ join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
 
 -- name: services_page
 -- planned: each time
--- Newest first: ids increase with time, so an index gives the order. The partial index has no unregistered services;
--- its condition is written with `coalesce` so that only this statement uses it. A null filter matches everything.
+-- Newest first: ids increase with time, so the index on ids gives the order. It is a partial index without unregistered
+-- services, and its condition contains `coalesce`, so that only this statement uses it. A null filter matches every
+-- service.
 select columns(s), 1
 from agent_services s
 where s.zone_id = :zone_id and coalesce(s.unregistered_at, 0) = 0
   and (cast(:before as text) is null or s.id < cast(:before as text))
   and (cast(:application_id as text) is null or s.application_id = cast(:application_id as text))
   and (cast(:health as text) is null or s.health = cast(:health as text))
-  and registered(s) = 1
+  and has_live_registrant(s) = 1
 order by s.id desc
 limit :limit;
 
@@ -81,7 +83,7 @@ order by r.service_id desc
 limit :limit;
 
 -- name: services_insert
--- The server generates the ids first, so there are no returned rows to match with the batch.
+-- The ids are generated before the insert, so it need not return them.
 insert into agent_services (id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name,
     framework_version, capabilities, health, metadata_json, delivery, secret_number, active_invocations,
     last_heartbeat_at, unregistered_at, created_at, updated_at)
@@ -92,8 +94,8 @@ from rows(:batch as b, id text, zone_id text, application_id text, agent_id text
     unregistered_at bigint, created_at bigint, updated_at bigint);
 
 -- name: services_update
--- The guard `was` is `unregistered_at` as read under the zone's lock, 0 for null. A row that does not match is not
--- updated and not returned.
+-- The guard `was` is `unregistered_at` as read under the zone's lock, 0 for null. A service whose value differs is
+-- neither updated nor returned.
 update agent_services
 set agent_id = b.new_agent_id, protocol_versions = b.new_protocol_versions, framework_name = b.new_framework_name,
     framework_version = b.new_framework_version, capabilities = b.new_capabilities, health = b.new_health,
@@ -108,9 +110,9 @@ where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.w
 returning id;
 
 -- name: services_record_heartbeats
--- Heartbeats that change neither health nor metadata. Writes two columns without an index. (The guard `was`, 0 for a
--- registered service, comes from the batch. With a constant, a plan cached while the table was empty would use the
--- index of unregistered services forever.)
+-- For heartbeats that change neither health nor metadata. Updates only two columns, neither of which is indexed. (The
+-- guard `was`, 0 for a registered service, comes from the batch. With a constant, a plan cached while the table was
+-- empty would use the index on unregistered services forever.)
 update agent_services
 set last_heartbeat_at = :now, active_invocations = b.active
 from rows(:batch as b, zone text, service text, was bigint, active bigint)
@@ -118,8 +120,8 @@ where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.w
 returning id;
 
 -- name: services_delete_expired
--- Checks the time again, so that a service that was registered again in the meantime stays. (`coalesce` keeps the
--- planner from using the index of all unregistered services.)
+-- Checks `unregistered_at` again: a service that was registered again in the meantime is not deleted. (`coalesce` keeps
+-- the planner from using the index on all unregistered services.)
 delete from agent_services
 where (zone_id, id) in (
     select s.zone_id, s.id
@@ -136,7 +138,7 @@ from rows(:batch as b, zone_id text, service_id text, session_id text)
 join service_sessions r on r.zone_id = b.zone_id and r.service_id = b.service_id and r.session_id = b.session_id;
 
 -- name: registrations_of_endpoints
--- The same as `registrations_get`, for services that are given by endpoint instead of id.
+-- The same as `registrations_get`, for services that are identified by endpoint instead of id.
 select r.zone_id, r.service_id, r.session_id
 from rows(:batch as b, zone_id text, application_id text, endpoint_url text, session_id text)
 join agent_services s on s.zone_id = b.zone_id and s.application_id = b.application_id
@@ -144,13 +146,13 @@ join agent_services s on s.zone_id = b.zone_id and s.application_id = b.applicat
 join service_sessions r on r.zone_id = s.zone_id and r.service_id = s.id and r.session_id = b.session_id;
 
 -- name: registrations_insert
--- Needs no `on conflict`: under the zone's lock, the batch has only registrations that do not exist.
+-- Needs no `on conflict`: the zone is locked, and the batch has only registrations that do not exist yet.
 insert into service_sessions (zone_id, service_id, session_id)
 select b.zone_id, b.service_id, b.session_id
 from rows(:batch as b, zone_id text, service_id text, session_id text);
 
 -- name: registrations_delete
--- Single registrations, each given by service and session.
+-- Deletes single registrations, each identified by service and session.
 delete from service_sessions
 where (zone_id, service_id, session_id) in (
     select b.zone_id, b.service_id, b.session_id
@@ -159,8 +161,8 @@ where (zone_id, service_id, session_id) in (
 returning zone_id, service_id, session_id;
 
 -- name: registrations_delete_of_sessions
--- All registrations of these sessions, found by the index on sessions. Most sessions have none; then services need no
--- further statement when the session ends.
+-- All registrations of these sessions, found by the index on sessions. Most sessions have none. When such a session
+-- ends, this is the only statement that this component runs.
 delete from service_sessions
 where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text))
 returning zone_id, service_id, session_id;

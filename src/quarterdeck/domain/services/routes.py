@@ -1,4 +1,4 @@
-"""Routes of services. Each action has a path below the session that registered the service, and one without it."""
+"""Routes of services. Most actions have two paths: below the session that registered the service, and without it."""
 
 from __future__ import annotations
 
@@ -189,15 +189,15 @@ def _service_and_session(call: Call) -> tuple[str, str | None]:
 
 REGISTER_DESCRIPTION = (
     "Application and endpoint identify a service. Returns 201 for a new service or one that was unregistered. Returns "
-    "200 for a registered one; given fields then replace the stored values and omitted fields keep theirs. The "
-    "response contains the secret that signs pushes (Standard Webhooks) only if delivery becomes `push`. If the secret "
-    "was lost, rotate it."
+    "200 for a registered one; fields in the request then replace the stored values, and omitted fields keep theirs. "
+    "The response contains the secret that signs pushes (Standard Webhooks) only if delivery becomes `push`. If you "
+    "lose the secret, rotate it."
 )
 SESSION_LIFETIME_DESCRIPTION = (
     " The registration ends with the session. The service stays registered while it has another registration."
 )
 UPDATE_DESCRIPTION = (
-    "Given fields replace the stored values; omitted fields keep theirs. The response contains the secret if "
+    "Fields in the request replace the stored values; omitted fields keep theirs. The response contains the secret if "
     "`rotate_secret` is true or delivery becomes `push`. It is a new secret each time. Pushes are signed with the new "
     "secret and with the previous one."
 )
@@ -256,7 +256,7 @@ def routes(handlers: ServiceHandlers) -> list[Route]:
 def _service_routes(
     handlers: ServiceHandlers, path: str, not_found_errors: tuple[str, ...], unregister_effect: str
 ) -> list[Route]:
-    """The routes of one service, below one of its two paths."""
+    """Return the routes for one service, below `path`."""
     not_found_errors = (*not_found_errors, "agent_service_not_found")
     owner_errors = (*not_found_errors, "application_ownership_required")
     tags = ("services",)

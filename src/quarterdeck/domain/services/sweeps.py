@@ -4,7 +4,8 @@
 |-------------------|-------------------------------------------------------|-----------------------------------------|
 | service-retention | services unregistered long ago that nothing refers to | deletes the rows, under the zone's lock |
 
-Without it the table would only grow: an endpoint that uses another port in each run leaves a row each time.
+Without this sweep the table would only grow: a program that listens on a different port each time it starts leaves a
+row each time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RETENTION = "service-retention"
 BATCH = 500
 FindUnreferenced = Callable[[Transaction, Millis, int], Awaitable[list[Ref]]]
 """(transaction, time, limit) → services that were unregistered before that time and that no stored row refers to.
-Injected, because invocations, which refer to services, are a layer above them."""
+Injected, because invocations refer to services and are a layer above them."""
 
 
 def sweeps(
@@ -30,23 +31,23 @@ def sweeps(
     find_unreferenced: FindUnreferenced,
     submit_delete: Callable[[DeleteService], Awaitable[DeleteResult]],
     settings: ServiceSettings,
-    retention_every_ms: int = 900_000,
+    retention_sweep_interval_ms: int = 900_000,
 ) -> list[Sweep]:
     async def find_past_retention(tx: Transaction, batch: int) -> list[DeleteService]:
         # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
         await tx.read()
         before = tx.now - round(settings.service_retention_days * DAY)
-        found = await find_unreferenced(tx, before, batch)
-        return [DeleteService(zone_id, service_id, before) for zone_id, service_id in found]
+        refs = await find_unreferenced(tx, before, batch)
+        return [DeleteService(zone_id, service_id, before) for zone_id, service_id in refs]
 
     async def delete_past_retention(batch: int) -> int:
         commands = await cross_zone_engine.read(lambda tx: find_past_retention(tx, batch))
         deleted = 0
         for outcome in await asyncio.gather(*map(submit_delete, commands), return_exceptions=True):
-            # A deleted zone has no services to delete. Any other error fails the pass.
+            # NotFound is ignored: the zone was deleted, and its services with it. All other errors fail the pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
             deleted += isinstance(outcome, DeleteResult) and outcome.is_deleted
         return deleted
 
-    return [Sweep(RETENTION, retention_every_ms, BATCH, delete_past_retention)]
+    return [Sweep(RETENTION, retention_sweep_interval_ms, BATCH, delete_past_retention)]

@@ -177,7 +177,7 @@ class SessionRef(msgspec.Struct, frozen=True):
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
-    """Filter for a page of the sessions of a zone, newest first. A filter that is None matches all."""
+    """Filter for a page of the sessions of a zone, newest first. None matches everything."""
 
     zone_id: str
     limit: int
@@ -258,7 +258,7 @@ class Cascade(msgspec.Struct, frozen=True, array_like=True):
 class Spawned(msgspec.Struct, frozen=True):
     session: Session
     created: bool
-    """False if the idempotency key had already created it."""
+    """False if an earlier request with the same idempotency key created it."""
 
 
 class TerminateResult(msgspec.Struct, frozen=True):
@@ -379,7 +379,7 @@ class SpawnRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SpawnExplanation(msgspec.Struct, frozen=True):
-    """Whether a spawn would be admitted now. Another spawn may still come first."""
+    """Whether a spawn would be admitted now. Another spawn may be admitted first."""
 
     zone_id: str
     application_id: str

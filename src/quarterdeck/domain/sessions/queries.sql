@@ -1,4 +1,4 @@
--- A session, in the field order of `model.Session`.
+-- The columns of a session, in the field order of `model.Session`.
 -- columns: id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth, capabilities, metadata
 -- columns: ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at, termination_reason
 -- columns: created_at, updated_at, held, cascade_id
@@ -37,7 +37,7 @@ join agent_sessions p on p.zone_id = b.zone_id and p.id = b.id
 join admission_counts c on c.zone_id = p.zone_id and c.scope = 'tree' and c.key = p.root_id;
 
 -- name: counts_increment
--- The first session that counts for a limit inserts its row.
+-- The first session that counts against a limit inserts the row for that limit.
 insert into admission_counts (zone_id, scope, key, live, ever)
 select zone_id, scope, key, n, n from rows(:batch as b, zone_id text, scope text, key text, n bigint)
 where true
@@ -45,20 +45,21 @@ on conflict (zone_id, scope, key)
 do update set live = admission_counts.live + excluded.live, ever = admission_counts.ever + excluded.ever;
 
 -- name: counts_decrement
--- Never below 0: otherwise a manually edited count could block a termination permanently. The session is terminated,
--- and `qd check` reports the wrong count.
+-- Never below 0: otherwise a manually edited count could block a termination permanently. The session is still
+-- terminated, and `qd check` reports the wrong count.
 update admission_counts
 set live = case when live > b.n then live - b.n else 0 end
 from rows(:batch as b, zone text, scope_name text, key_name text, n bigint)
 where zone_id = b.zone and scope = b.scope_name and key = b.key_name;
 
 -- name: counts_delete
--- Counts that can no longer be used: the children of a terminated session, the tree of a terminated root.
+-- Deletes counts that are no longer needed: the children of a terminated session, the tree of a terminated root.
 delete from admission_counts
 where (zone_id, scope, key) in (select b.zone_id, b.scope, b.key from rows(:batch as b, zone_id text, scope text, key text));
 
 -- name: counts_mismatched
--- Compares the counts of a zone with its rows. Both are summed, so that a row missing on either side is found too.
+-- Compares the stored counts of a zone with its sessions. Both are summed, so that a count that exists on only one side
+-- is found too.
 select t.scope, t.key, cast(sum(t.counted) as bigint)
 from (
     select c.scope, c.key, c.live as stored, 0 as counted from admission_counts c where c.zone_id = :zone_id
@@ -113,7 +114,7 @@ from rows(:batch as b, id text, zone_id text, application_id text, parent_id tex
 
 -- name: sessions_page
 -- planned: each time
--- Newest first: ids increase with time, so the primary key gives the order. A filter that is null matches all.
+-- Newest first: ids increase with time, so the primary key gives the order. A null filter matches everything.
 select columns(s)
 from agent_sessions s
 where s.zone_id = :zone_id
@@ -188,7 +189,7 @@ order by s.depth, s.id;
 -- These sessions and their descendants that are live or marked, parents first. The search stops at terminated sessions:
 -- children are terminated before their parents, so nothing is missed.
 -- (`coalesce` keeps the partial index of live sessions from being used: each step must use the index on the parent,
--- also in a plan made while the table was empty.)
+-- even in a plan that was made while the table was empty.)
 with recursive reached (top, zone_id, id) as (
     select b.id, s.zone_id, s.id
     from rows(:batch as b, zone_id text, id text)
@@ -236,7 +237,8 @@ order by s.cascade_place
 limit :limit;
 
 -- name: sessions_count_ended_in_subtree
--- The terminated sessions of a subtree, for a receipt. Reads all sessions the subtree ever had, without a lock.
+-- The number of terminated or marked sessions in a subtree, for a receipt. Reads all sessions that the subtree ever
+-- had, without a lock.
 with recursive reached (zone_id, id) as (
     select s.zone_id, s.id from agent_sessions s where s.zone_id = :zone_id and s.id = :session_id
     union
@@ -250,37 +252,37 @@ join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 where s.terminated_at is not null;
 
 -- name: sessions_end
--- `was` is the state as read under the lock; a session in another state is not updated and not returned. (It is a
--- column of the batch, because a plan made while the table was empty would evaluate literal states first, and keep
--- doing so.)
+-- `from_status` is the state that was read under the lock; a session in a different state is neither updated nor
+-- returned. (The states come from the batch, because a plan that was made while the table was empty would evaluate
+-- literal states first, and such a plan stays cached.)
 update agent_sessions
 set status = 'terminated', terminated_at = b.ended_at, updated_at = :now, termination_reason = b.reason
-from rows(:batch as b, zone text, session text, was text, reason text, ended_at bigint)
-where zone_id = b.zone and id = b.session and status = b.was
+from rows(:batch as b, zone text, session text, from_status text, reason text, ended_at bigint)
+where zone_id = b.zone and id = b.session and status = b.from_status
 returning id;
 
 -- name: sessions_mark_cascade
--- From this commit on these sessions read as terminated. A chunk sets the status later. (`coalesce`, because the
--- planner considers a plain `is null` selective while the table is new, and would compare the batch with all of it.)
+-- From this commit on, these sessions read as terminated. A chunk sets the status later. (`coalesce`, because the
+-- planner considers a plain `is null` selective while the table is new, and would compare the batch with every row.)
 update agent_sessions
 set cascade_id = :cascade_id, cascade_place = b.place, terminated_at = b.ended_at, termination_reason = b.reason,
     updated_at = :now
-from rows(:batch as b, zone text, session text, was text, place bigint, reason text, ended_at bigint)
-where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) < 0
+from rows(:batch as b, zone text, session text, from_status text, place bigint, reason text, ended_at bigint)
+where zone_id = b.zone and id = b.session and status = b.from_status and coalesce(terminated_at, -1) < 0
 returning id;
 
 -- name: sessions_finish_cascade
 -- Sets the status of marked sessions, which the chunk has read under the same lock.
 update agent_sessions
 set status = 'terminated', updated_at = :now
-from rows(:batch as b, zone text, session text, was text)
-where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) >= 0
+from rows(:batch as b, zone text, session text, from_status text)
+where zone_id = b.zone and id = b.session and status = b.from_status and coalesce(terminated_at, -1) >= 0
 returning id;
 
 -- name: sids_in_use
--- For each sid: 1 if a live session still has it, else null. The partial index excludes marked sessions, otherwise each
+-- For each sid: 1 if a live session still has it, else null. The partial index excludes marked sessions; otherwise each
 -- chunk of a tree that shares one sid would read the rest of the tree. The condition must equal that of the index, or
--- the index is not used. A scalar subquery, because the planner could start a join with the sessions.
+-- the index is not used. This is a scalar subquery, because the planner could start a join from the sessions.
 select b.zone, b.sid, (
     select 1
     from agent_sessions s
@@ -291,13 +293,14 @@ select b.zone, b.sid, (
 from rows(:batch as b, zone text, sid text);
 
 -- name: sessions_set_suspended
--- Sets flag and state of suspended and resumed sessions. `was` is the state as read under the lock.
+-- Sets the flags and states of suspended and resumed sessions. `from_status` is the state as read under the lock.
 update agent_sessions
 set held = b.new_held, status = b.new_status, updated_at = :now,
     suspended_at = case when b.new_status <> 'suspended' then null when b.newly_suspended = 1 then :now
                         else suspended_at end
-from rows(:batch as b, zone text, session text, was text, new_status text, new_held bigint, newly_suspended bigint)
-where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) < 0
+from rows(:batch as b, zone text, session text, from_status text, new_status text, new_held bigint,
+    newly_suspended bigint)
+where zone_id = b.zone and id = b.session and status = b.from_status and coalesce(terminated_at, -1) < 0
 returning id;
 
 -- name: cascade_insert
@@ -319,14 +322,14 @@ from cascades c
 where c.zone_id = :zone_id and c.id = :id;
 
 -- name: cascade_progress
--- Finished when a chunk found fewer sessions than its limit.
+-- A cascade is finished when a chunk finds fewer sessions than its limit.
 update cascades
 set settled = settled + :count, finished_at = case when :finished = 1 then cast(:now as bigint) else finished_at end
 where zone_id = :zone_id and id = :id;
 
 -- name: sessions_expired
--- The topmost expired session of each branch: its termination includes the rest. `now_ms()` is in a subquery, so that
--- it is evaluated once and the index on expires_at can be used for each zone.
+-- The topmost expired session of each branch: its termination includes its descendants. `now_ms()` is in a subquery, so
+-- that it is evaluated once and the index on expires_at can be used for each zone.
 select s.zone_id, s.id
 from zones z
 join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated' and s.expires_at <= (select now_ms())
@@ -335,7 +338,7 @@ where s.terminated_at is null and (p.id is null or p.status = 'terminated' or p.
 limit :limit;
 
 -- name: sessions_orphaned
--- Live sessions whose parent is terminated or missing. Only manual changes of the database create such rows.
+-- Live sessions whose parent is terminated or missing. They exist only if someone edited the database by hand.
 select s.zone_id, s.id
 from zones z
 join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated'
@@ -345,8 +348,8 @@ where s.terminated_at is null and s.parent_id is not null
 limit :limit;
 
 -- name: cascades_unfinished
--- Unfinished cascades of all zones. A cascade that its request is still running may be among them: several runners do
--- no harm.
+-- Unfinished cascades of all zones. They may include cascades that a request is still running, because several runners
+-- do no harm.
 select c.zone_id, c.id from cascades c where c.finished_at is null order by c.started_at, c.id limit :limit;
 
 -- name: sessions_delete_expired
@@ -364,14 +367,14 @@ where (zone_id, id) in (
 returning id;
 
 -- name: cascades_delete_expired
--- Few rows: only terminations too large for one transaction create one.
+-- There are few rows: only terminations that take several transactions create one.
 delete from cascades
 where (zone_id, id) in (select c.zone_id, c.id from cascades c where c.finished_at < :before limit :limit)
 returning id;
 
 -- name: zone_slot_counts
--- Live child sessions of these zones, and the log position they correspond to. One statement sees one snapshot, and
--- every transaction that changes a count also advances `log_head`.
+-- Live child sessions of these zones, and the log position they correspond to. They agree, because
+-- one statement reads one snapshot and every transaction that changes a count also advances `log_head`.
 select z.id, z.quotas, coalesce(c.live, 0), coalesce(x.expired, 0), h.pos
 from rows(:batch as b, zone text)
 join zones z on z.id = b.zone

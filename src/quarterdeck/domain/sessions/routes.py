@@ -154,8 +154,8 @@ class SessionHandlers:
         before = paging.decode(LISTING, cursor) if cursor else None
         query = msgspec.structs.replace(filters, before=before, limit=filters.limit + 1)
         sessions = await self._read(call, lambda tx: operations.list_sessions(tx, query))
-        count, last = paging.trim_page([session.id for session in sessions], filters.limit)
-        next_cursor = paging.encode(LISTING, last) if last else None
+        count, last_id = paging.trim_page([session.id for session in sessions], filters.limit)
+        next_cursor = paging.encode(LISTING, last_id) if last_id else None
         body = SessionList([rules.view(session) for session in sessions[:count]], next_cursor)
         return Reply(body, 200, call.next_link(next_cursor))
 
@@ -165,7 +165,7 @@ def _session_ref(call: Call) -> SessionRef:
 
 
 def _spawn_command(call: Call) -> Spawn:
-    """Build the command from the body, with defaults from the token, idempotency key and digest."""
+    """Build the command from the body, the defaults from the token, the idempotency key and the request digest."""
     body = call.body
     assert isinstance(body, SpawnBody)
     sid = body.session_sid if body.session_sid is not None else call.caller.sid
@@ -176,7 +176,7 @@ def _spawn_command(call: Call) -> Spawn:
     if not call.caller.can_act_for(body.application_id, "spawn_for"):
         raise rules.ownership_required(body.application_id)
     key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
-    defaulted = msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
+    normalized = msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
     return Spawn(
         id=new_id(),
         zone_id=call.zone_id,
@@ -189,7 +189,7 @@ def _spawn_command(call: Call) -> Spawn:
         metadata=_to_json(body.metadata) if body.metadata else "{}",
         ttl_seconds=body.ttl_seconds,
         key=key,
-        digest=idempotency.request_digest(defaulted) if defaulted else "",
+        digest=idempotency.request_digest(normalized) if normalized else "",
         trace=call.trace,
     )
 
@@ -216,7 +216,7 @@ def routes(handlers: SessionHandlers) -> list[Route]:
         Route(
             "POST", base_path, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView,
             status=201, tags=tags,
-            description="A spawn repeated with its Idempotency-Key returns 200 and the same session while it is live.",
+            description="If repeated with its Idempotency-Key, returns 200 and the same session while that is live.",
             errors=("session_sid_required", "application_ownership_required", "parent_not_found",
                     "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
                     "zone_not_found", *(bound.code for bound in rules.BOUNDS)),

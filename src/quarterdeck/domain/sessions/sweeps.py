@@ -1,15 +1,15 @@
 """Sweeps of sessions.
 
-A sweep only finds sessions. Their termination goes through the same lanes as requests, under the zone's lock, so any
-number of replicas may sweep at the same time: terminating a session twice changes nothing.
+The first three sweeps only search. They terminate sessions through the same lanes as requests, under the zone's lock.
+Terminating a session twice has no further effect, so any number of replicas may sweep at the same time.
 
 | sweep             | finds                                            | does                                        |
 |-------------------|--------------------------------------------------|---------------------------------------------|
 | ttl               | expired sessions                                 | terminates them with their subtrees         |
 | orphan            | live sessions whose parent is terminated or gone | terminates them with the reason `orphaned`  |
 | cascade           | unfinished cascades                              | finishes them, whichever process began them |
-| session-retention | sessions terminated before the retention time    | deletes the rows, children before parents   |
-| reconcile         | counts that differ from their rows               | repairs the counts                          |
+| session-retention | sessions whose retention period has ended        | deletes the rows, children before parents   |
+| reconcile         | counts that differ from the number of sessions   | repairs the counts                          |
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def sweeps(
     cross_zone_engine: Engine,
     cascade_runner: CascadeRunner,
     settings: SessionSettings,
-    retention_every_ms: int = 900_000,
+    retention_sweep_interval_ms: int = 900_000,
 ) -> list[Sweep]:
-    """The cross-zone engine finds sessions, and deletes those whose retention time has passed.
+    """The cross-zone engine finds sessions, and deletes those whose retention period has ended.
 
-    The lanes that terminate sessions see only the zones concerned.
+    The lanes that terminate sessions see only the zones of their batch.
     """
 
-    def terminate_found(
+    def terminate_pass(
         reason: str, find: Callable[[Transaction, int], Awaitable[list[Ref]]]
     ) -> Callable[[int], Awaitable[int]]:
         async def run_once(batch: int) -> int:
@@ -85,18 +85,18 @@ def sweeps(
 
     batch = settings.ttl_sweep_batch
     return [
-        Sweep(TTL, settings.ttl_sweep_interval_ms, batch, terminate_found(rules.TTL_EXPIRED, operations.find_expired)),
-        Sweep(ORPHAN, settings.orphan_sweep_interval_ms, batch, terminate_found(ORPHANED, operations.find_orphaned)),
+        Sweep(TTL, settings.ttl_sweep_interval_ms, batch, terminate_pass(rules.TTL_EXPIRED, operations.find_expired)),
+        Sweep(ORPHAN, settings.orphan_sweep_interval_ms, batch, terminate_pass(ORPHANED, operations.find_orphaned)),
         Sweep(CASCADE, settings.cascade_sweep_interval_ms, batch, finish_cascades),
-        Sweep(RETENTION, retention_every_ms, batch, delete_past_retention),
+        Sweep(RETENTION, retention_sweep_interval_ms, batch, delete_past_retention),
     ]
 
 
 class CountReconciler:
     """Checks all zones, page by page, and then starts again.
 
-    A pass that runs out of time continues where it stopped. That position is kept in this process only: it does no harm
-    if several processes check the same zone.
+    If a pass times out, the next pass continues where it stopped. The position is kept only in this process: several
+    processes can check the same zone without harm.
     """
 
     def __init__(
@@ -104,21 +104,23 @@ class CountReconciler:
     ) -> None:
         self._cross_zone_engine = cross_zone_engine
         self._submit_repair = submit_repair
-        self._after_zone = ""
+        self._last_zone_id = ""
 
     def sweep(self, every_ms: int) -> Sweep:
         return Sweep(RECONCILE, every_ms, REPAIRS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        """Return the number of repaired counts. After a full batch, the runner starts the next pass at once."""
+        """Return the number of repaired counts. After a full batch, `SweepRunner` starts the next pass at once."""
         repaired = 0
         while repaired < batch:
-            page = await self._cross_zone_engine.read(lambda tx: zones.list_zones(tx, self._after_zone, ZONES_PER_PAGE))
+            page = await self._cross_zone_engine.read(
+                lambda tx: zones.list_zones(tx, self._last_zone_id, ZONES_PER_PAGE)
+            )
             for zone in page:
                 repaired += await self._reconcile_zone(zone.id)
-                self._after_zone = zone.id
+                self._last_zone_id = zone.id
             if len(page) < ZONES_PER_PAGE:
-                self._after_zone = ""
+                self._last_zone_id = ""
                 break
         return repaired
 
@@ -134,6 +136,6 @@ class CountReconciler:
 
 async def _gather(awaitables: Sequence[Awaitable[object]]) -> None:
     for outcome in await asyncio.gather(*awaitables, return_exceptions=True):
-        # NotFound: the session was deleted in the meantime. Any other error fails the pass.
+        # NotFound: the session was deleted after the search. All other errors fail the pass.
         if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
             raise outcome

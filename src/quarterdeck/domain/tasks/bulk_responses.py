@@ -1,7 +1,7 @@
-"""Responses of bulk requests: each item has its own outcome, and a refused item does not affect the others.
+"""Responses to bulk requests: each item has its own outcome, and a refused item does not affect the other items.
 
-Only a problem with the request itself (it cannot be decoded, its caller is not authenticated, the workspace does not
-exist) is the response to the entire request.
+Only if the request itself is at fault (it cannot be decoded, its caller is not authenticated, the workspace does not
+exist) does the problem replace the entire response.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quarterdeck.domain.tasks.request_commands import with_field
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND
 
 RESPONSE_BYTES_MAX = 16 << 20
-"""Maximum total content size, in one response, of tasks that existed before the request."""
+"""Maximum total content size of the tasks in one response that existed before the request."""
 C = TypeVar("C")
 
 
@@ -50,15 +50,15 @@ class BulkResponse:
         self.outcomes.append(msgspec.Raw(msgspec.json.encode(body)))
 
     def reserve_bytes(self, size: int) -> bool:
-        """Reserve space in the response for an existing task. False if too little is left.
+        """Reserve space in the response for an existing task. Returns False if too little is left.
 
-        The task may have grown since it was created, so the size of the request does not limit it.
+        The task may have grown since it was created, so it can be larger than the request.
         """
         self._bytes_left -= size
         return self._bytes_left >= 0
 
 
 def problem_document(problem: Problem, path: str) -> dict[str, object]:
-    """A problem as the outcome of one item."""
+    """The JSON of a problem with one item. `path` is the location of the item in the request."""
     located = with_field(problem, path)
     return {"error": located.code, "detail": located.detail, "status": located.status, **located.members}

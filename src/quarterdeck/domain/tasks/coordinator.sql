@@ -1,12 +1,12 @@
--- Statements of the coordinator, of strategies and of sweeps.
+-- Statements for the coordinator, strategies and sweeps.
 
 -- == due tasks, in all zones or in one ==
 --
 -- The indexes start with the time, because nearly all of these queries are for all zones. A query for one zone filters
--- out the due rows of other zones. There are few of them while the coordinator runs.
+-- out the due rows of other zones. While the coordinator is running, there are few due rows.
 
 -- name: tasks_due
--- Tasks whose `available_at` has passed: a start time or the end of a backoff.
+-- Tasks whose `available_at` has passed: their start time, or the end of their backoff.
 select t.zone_id, t.id
 from agent_tasks t
 where t.waits = 1 and t.available_at <= (select now_ms())
@@ -15,7 +15,7 @@ order by t.available_at
 limit :limit;
 
 -- name: tasks_timed_out
--- Attempts that timed out. For an ASSIGNED task, `timeout_at` is the deadline of its launch.
+-- Attempts that have timed out. For an ASSIGNED task, `timeout_at` is the launch deadline.
 select t.zone_id, t.id, t.attempt_token, t.status
 from agent_tasks t
 where t.timeout_at is not null and t.timeout_at <= (select now_ms())
@@ -33,7 +33,8 @@ order by t.overdue_at
 limit :limit;
 
 -- name: tasks_next_due_time
--- When the next task becomes available, the next attempt times out and the next attempt is overdue; the current time.
+-- Three times and the current time: the next task becomes available, the next attempt times out, the next attempt
+-- becomes overdue.
 select (select min(t.available_at) from agent_tasks t where t.waits = 1),
     (select min(t.timeout_at) from agent_tasks t where t.timeout_at is not null),
     (select min(t.overdue_at) from agent_tasks t where t.overdue_at is not null), now_ms();
@@ -50,7 +51,7 @@ limit :limit;
 -- == ready tasks, waiting tasks and counts ==
 
 -- name: tasks_ready_in_class
--- The next ready tasks of a class, to match them with agents. Few columns, because there may be thousands of rows.
+-- The next ready tasks of a class, to match with agents. Returns few columns, because there may be thousands of rows.
 select t.turn, t.id
 from agent_tasks t
 where t.zone_id = :zone_id and t.class_id = :class_id and t.status = 'PENDING' and t.waits = 0
@@ -58,7 +59,7 @@ order by t.turn, t.id
 limit :limit;
 
 -- name: tasks_waiting_slice
--- Across zones: a slice of the tasks that wait for dependencies, and the unmet dependencies of each.
+-- Across zones: a slice of the tasks that are waiting for dependencies, and the unmet dependencies of each.
 select w.zone_id, w.id, d.depends_on
 from (
     select t.zone_id, t.id
@@ -71,11 +72,11 @@ left join task_dependencies d on d.zone_id = w.zone_id and d.task_id = w.id and 
 order by w.zone_id, w.id;
 
 -- name: tasks_any_waiting
--- Whether any task waits for dependencies. If none does, there is no cycle to search for.
+-- Whether any task is waiting for dependencies. If not, there can be no cycle.
 select 1 from agent_tasks t where t.waits = 2 limit 1;
 
 -- name: tasks_count_by_state
--- Tasks of a zone in a state, counted up to a limit, because an exact count of many rows is slow.
+-- The number of tasks of a zone in a state, counted only up to a limit, because counting many rows is slow.
 select (
     select count(*) from (
         select 1 from agent_tasks t where t.zone_id = b.zone_id and t.status = b.status limit :limit
@@ -83,7 +84,7 @@ select (
 from rows(:batch as b, zone_id text, status text);
 
 -- name: tasks_count_ready
--- Ready tasks of a zone, counted up to a limit.
+-- The number of ready tasks of a zone, up to a limit.
 select (
     select count(*) from (
         select 1 from agent_tasks t
@@ -93,7 +94,7 @@ select (
 from rows(:batch as b, zone_id text);
 
 -- name: tasks_count_ready_all_zones
--- Ready tasks of all zones, counted up to a limit.
+-- The number of ready tasks of all zones, up to a limit.
 select count(*) from (
     select 1 from agent_tasks t where t.status = 'PENDING' and t.waits = 0 limit :limit
 ) limited;
@@ -110,7 +111,7 @@ insert into task_strategies (zone_id, strategy, ranked_to, updated_at) values (:
 on conflict (zone_id) do update set strategy = excluded.strategy, ranked_to = '', updated_at = excluded.updated_at;
 
 -- name: task_strategy_set_progress
--- Stores the last task that was re-ranked, or null when all are.
+-- Stores the last task that was re-ranked, or null once all tasks have been.
 update task_strategies set ranked_to = :ranked_to where zone_id = :zone_id;
 
 -- name: task_strategies_unfinished
@@ -118,7 +119,7 @@ update task_strategies set ranked_to = :ranked_to where zone_id = :zone_id;
 select g.zone_id from task_strategies g where g.ranked_to is not null limit :limit;
 
 -- name: tasks_to_rank
--- A slice of a zone's tasks, in the order of creation.
+-- A slice of a zone's tasks, in order of creation.
 select columns(t)
 from agent_tasks t
 where t.zone_id = :zone_id and t.id > :after
@@ -126,7 +127,7 @@ order by t.id
 limit :limit;
 
 -- name: tasks_rank
--- Runs under the zone's lock. Changes only the rank and its strategy, not `updated_at`.
+-- Runs while the zone is locked. Changes only the rank and its strategy, not `updated_at`.
 update agent_tasks
 set turn = b.to_turn, ranked_by = b.to_ranked_by
 from rows(:batch as b, zone text, task text, to_turn bigint, to_ranked_by text)
@@ -158,8 +159,8 @@ where (zone_id, id) in (select b.zone_id, b.id from rows(:batch as b, zone_id te
 returning zone_id, id, tags;
 
 -- name: agents_named_by_tasks
--- For each ended agent, 1 if a stored task still names it, otherwise null. (The limit keeps the planner from a join,
--- which might start with all tasks of the zone.)
+-- For each of the given agents: 1 if any stored task refers to it, otherwise null. (The limit keeps the planner from
+-- choosing a join, which might start with all tasks of the zone.)
 select b.zone_id, b.agent_id, (
     select 1
     from agent_tasks t
@@ -169,8 +170,8 @@ from rows(:batch as b, zone_id text, agent_id text);
 
 -- name: tasks_encrypted
 -- planned: each time
--- For key rotation, across zones: a slice along the primary key, whether or not the rows hold secrets, so that one
--- statement reads a bounded number of rows. Texts without secrets are not returned.
+-- For key rotation, across zones: a slice along the primary key. It includes rows without secrets, so that one
+-- statement reads a bounded number of rows. A column without secrets is returned as null.
 select t.zone_id, t.id,
     case when t.input_context like '%"$sealed"%' then t.input_context end,
     case when t.output_result like '%"$sealed"%' then t.output_result end,
@@ -181,7 +182,7 @@ order by t.zone_id, t.id
 limit :limit;
 
 -- name: tasks_reencrypt
--- Updates a row only if its texts are as read, so that a newer value is not overwritten.
+-- Updates a row only if its columns still have the values that were read, so that newer values are not overwritten.
 update agent_tasks
 set input_context = coalesce(b.to_input, input_context), output_result = coalesce(b.to_output, output_result),
     checkpoint_data = coalesce(b.to_checkpoint, checkpoint_data)

@@ -5,7 +5,7 @@
 -- columns budget: spent_tokens, created_by, created_at, updated_at
 
 -- name: task_costs_add
--- Adds costs per task, agent, model and day. A sum stops growing at 2^53, beyond which JSON readers round.
+-- Adds costs per task, agent, model and day. A sum stops growing at 2^53: many JSON parsers round larger integers.
 insert into task_costs (zone_id, task_id, agent_id, model, day, input_tokens, output_tokens, usd_micros)
 select b.zone_id, b.task_id, b.agent_id, b.model, b.day, b.input_tokens, b.output_tokens, b.usd_micros
 from rows(:batch as b, zone_id text, task_id text, agent_id text, model text, day bigint, input_tokens bigint,
@@ -20,7 +20,8 @@ set input_tokens = case when task_costs.input_tokens >= 9007199254740992 then ta
         else task_costs.usd_micros + excluded.usd_micros end;
 
 -- name: cost_days_add
--- Adds costs per day, task type, agent and model. The table has no row per task, so a year is summed quickly.
+-- Adds costs per day, task type, agent and model. The table has no rows per task, so the costs of a
+-- year can be summed quickly.
 insert into cost_days (zone_id, day, task_type, agent_id, model, input_tokens, output_tokens, usd_micros)
 select b.zone_id, b.day, b.task_type, b.agent_id, b.model, b.input_tokens, b.output_tokens, b.usd_micros
 from rows(:batch as b, zone_id text, day bigint, task_type text, agent_id text, model text, input_tokens bigint,
@@ -42,14 +43,14 @@ join budgets g on g.zone_id = b.zone_id
 order by g.zone_id, g.scope, g.scope_key, g.period;
 
 -- name: budgets_spent_of_zones
--- Only budgets that have reached a limit. The rules then check whether their period has ended.
+-- Only budgets that have reached a limit. `rules.budgets` then checks whether their period has ended.
 select columns(g as budget)
 from rows(:batch as b, zone_id text)
 join budgets g on g.zone_id = b.zone_id
 where coalesce(g.spent_usd_micros >= g.usd_micros, false) or coalesce(g.spent_tokens >= g.tokens, false);
 
 -- name: budgets_charge
--- Increments the stored sums, so that no charge is lost. The first charge of a new period replaces them.
+-- Increments the stored sums, so that no charge is lost. The first charge in a new period replaces them.
 update budgets
 set spent_usd_micros = case when b.period_start > began_at then b.charged_usd_micros
         when spent_usd_micros >= 9007199254740992 then spent_usd_micros
@@ -63,7 +64,7 @@ from rows(:batch as b, zone text, budget_scope text, budget_key text, budget_per
 where zone_id = b.zone and scope = b.budget_scope and scope_key = b.budget_key and period = b.budget_period;
 
 -- name: budgets_set
--- Writes absolute values: the zone's lock is held, and every transaction that charges a budget takes it.
+-- Writes absolute values. This is safe because the zone is locked, and every charge to a budget locks the zone too.
 insert into budgets (zone_id, scope, scope_key, period, usd_micros, tokens, began_at, ends_at, spent_usd_micros,
     spent_tokens, created_by, created_at, updated_at)
 select columns(b as budget)
@@ -77,7 +78,7 @@ set usd_micros = excluded.usd_micros, tokens = excluded.tokens, began_at = exclu
     excluded.updated_at;
 
 -- name: budgets_remove
--- Deletes by primary key. The zone's lock is held, as for `budgets_set`.
+-- Deletes by primary key. The zone is locked, as for `budgets_set`.
 delete from budgets
 where (zone_id, scope, scope_key, period) in (
     select b.zone_id, b.scope, b.scope_key, b.period
@@ -93,7 +94,7 @@ order by g.zone_id, g.scope, g.scope_key, g.period
 limit :limit;
 
 -- name: costs_since
--- Costs of a zone or of one task type since a day: the initial sums of a new budget.
+-- The costs of a zone, or of one task type, since a given day: the initial sums of a new budget.
 select coalesce(sum(c.usd_micros), 0), coalesce(sum(c.input_tokens), 0), coalesce(sum(c.output_tokens), 0)
 from cost_days c
 where c.zone_id = :zone_id and c.day >= :since
@@ -107,7 +108,7 @@ where c.zone_id = :zone_id and c.task_id = :task_id and c.day >= :since;
 
 -- name: costs_by_task
 -- planned: each time
--- Sums per task, in the order of ids. Scans along the primary key and filters out other days.
+-- Sums per task, ordered by id. Scans along the primary key and filters out days outside the range.
 select c.task_id, sum(c.usd_micros), sum(c.input_tokens), sum(c.output_tokens)
 from task_costs c
 where c.zone_id = :zone_id and (cast(:after as text) is null or c.task_id > cast(:after as text))
@@ -128,8 +129,8 @@ limit :limit;
 
 -- name: costs_grouped
 -- planned: each time
--- Groups the daily sums by agent, model, task type or zone. For a zone it returns one row, or none without costs. The
--- empty agent means costs that were reported while no agent held the task.
+-- Groups the daily sums by agent, model, task type or zone. Grouped by zone, it returns one row, or none if there are
+-- no costs. The agent is empty for costs that were reported while no agent held the task.
 select k.name, sum(k.usd_micros), sum(k.input_tokens), sum(k.output_tokens)
 from (
     select case cast(:grouped_by as text) when 'agent' then c.agent_id when 'model' then c.model
@@ -149,8 +150,8 @@ delete from task_costs
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
 -- name: task_budgets_delete_expired
--- Deletes the budgets of deleted tasks: nothing will be charged to them. (The scope is an expression over each row:
--- with a constant the planner would scan all budgets of that scope.)
+-- Deletes the budgets of deleted tasks, because nothing will be charged to them. (The scope is an expression over each
+-- row, because with a constant the planner would scan all budgets of that scope.)
 delete from budgets
 where (zone_id, scope, scope_key) in (
     select b.zone_id, 'task' || substr(b.task_id, 1, 0), b.task_id

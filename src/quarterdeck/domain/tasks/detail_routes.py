@@ -1,4 +1,4 @@
-"""Routes of task logs, explanations, dependency trees, costs and budgets."""
+"""Routes for task logs, explanations, dependency trees, costs and budgets."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TaskDetailHandlers:
             event=query.event,
         )
         page = await self._read_log(call, filters, query.wait_ms)
-        # With `order=asc` new entries may always follow, so every page has a cursor, even an empty one.
+        # With `order=asc`, new entries may follow at any time, so every page has a cursor, even an empty page.
         cursor = None if page.is_last and not oldest_first else _encode_position(listing, page.position)
         body = LogList([log_rendering.to_view(entry, filters.id) for entry in page.entries], cursor)
         return Reply(body, 200, call.next_link(cursor))
@@ -138,7 +138,7 @@ class TaskDetailHandlers:
         )
         groups = await self._read(call, lambda tx: budgets.read_costs(tx, filters))
         count, last = paging.trim_page([group.key for group in groups], query.limit)
-        # "=" distinguishes an empty key from no cursor: costs reported while no agent held the task have no agent.
+        # "=" distinguishes an empty key from no cursor. Costs reported while no agent held the task have agent "".
         next_cursor = None if last is None else paging.encode(listing, f"={last}")
         views = [
             CostView(group.key, budget_rules.to_dollars(group.usd_micros), group.input_tokens, group.output_tokens)
@@ -254,9 +254,9 @@ TASK_PATH = "/api/v1/agent-tasks/{id}"
 TASK_TAGS, COST_TAGS = ("tasks",), ("costs",)
 NOT_FOUND = ("task_not_found",)
 LOG_DESCRIPTION = (
-    "The task's transitions and the lines of its agents, newest first. To follow the log, use `order=asc`: "
-    "`nextCursor` says where to continue, also after an empty page, and with `waitMs` the response waits for new "
-    "entries. "
+    "The task's transitions and the lines that its agents have added, newest first. To follow the log, use "
+    "`order=asc`: `nextCursor` says where to continue, even after an empty page, and with `waitMs` the "
+    "response waits for new entries. "
     "Transitions have the event `state_transition`, `progress_update`, `warning`, `change` or `unblocked`. Their "
     "level is INFO; a warning is WARN, a failure or an abort ERROR, and a failure with no retry left CRITICAL. "
     "Transitions are available as long as the event log is retained."

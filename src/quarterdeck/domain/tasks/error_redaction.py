@@ -1,7 +1,7 @@
 """Redacts the secrets of a task from errors and stack traces, before they are stored, shown or published.
 
-An error text often quotes the task's input. The secrets to redact are therefore read from the task's input, checkpoint
-and output. No lock is needed: the input does not change, and only the reporting agent changes the checkpoint.
+An error message often quotes the task's input. The secrets to redact are therefore read from the task's input,
+checkpoint and output. No lock is needed: the input never changes, and only the reporting agent changes the checkpoint.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from quarterdeck.engine.secrets import FieldCipher, FieldRef
 Redactor = Callable[[str], str]
 
 
-async def redactors_for(
+async def load_redactors(
     read_task: Callable[[TaskLookup], Awaitable[FullTask]], cipher: FieldCipher, lookups: Sequence[TaskLookup]
 ) -> list[Redactor]:
-    """One function per lookup that redacts the secrets of its task from a text."""
+    """Return one function per lookup, which redacts the secrets of that task from a string."""
     results = await asyncio.gather(*(read_task(lookup) for lookup in lookups), return_exceptions=True)
     return [_redactor(cipher, result) for result in results]
 
 
 def _redactor(cipher: FieldCipher, result: FullTask | BaseException) -> Redactor:
     if isinstance(result, Problem):
-        # The task does not exist or the caller may not read it. The lane will refuse the command, so no text is stored.
+        # The task does not exist or the caller may not read it. The lane will refuse the command, so nothing is stored.
         return cipher.redact
     if isinstance(result, BaseException):
         raise result

@@ -2,8 +2,8 @@
 
 -- name: tasks_page
 -- planned: each time
--- Newest first, since ids are time-ordered. A null filter matches all. Returns only ids: the size of the contents
--- decides how many of them are read.
+-- Newest first, because ids are time-ordered. A null filter matches all tasks. Returns only ids: the content sizes then
+-- determine how many tasks are read.
 select t.id
 from agent_tasks t
 where t.zone_id = :zone_id
@@ -19,7 +19,7 @@ limit :limit;
 
 -- name: tasks_page_tagged
 -- planned: each time
--- The same as `tasks_page`, for tasks with certain tags. Scans all tasks with the first tag.
+-- The same as `tasks_page`, for tasks that have all of the given tags. Scans all tasks with the first tag.
 select t.id
 from task_tags f
 join agent_tasks t on t.zone_id = f.zone_id and t.id = f.task_id
@@ -39,8 +39,8 @@ order by f.task_id desc
 limit :limit;
 
 -- name: tasks_warned
--- Running tasks whose agent was warned that they are overdue, without progress since. An agent holds few tasks. (The
--- filter is outside the CTE: inside, it would keep the planner from using the index on the agent.)
+-- Running tasks whose agent was warned that they are overdue, and that have made no progress since. An agent holds few
+-- tasks. (The filter is outside the CTE, because inside it would keep the planner from using the index on the agent.)
 with held as materialized (
     select t.id, t.warned_at, t.progress_at
     from rows(:batch as b, zone_id text, agent_id text, state text)
@@ -50,7 +50,8 @@ with held as materialized (
 select h.id from held h where coalesce(h.progress_at, 0) <= h.warned_at;
 
 -- name: tasks_sizes
--- Content size of each task. Read for few tasks at a time: to reach a late column, SQLite reads all columns before it.
+-- The content size of each task. Read for a few tasks at a time: to reach a late column, SQLite reads all columns
+-- before it.
 select t.id, bytes_of(t)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
@@ -72,7 +73,7 @@ join agent_tasks a on a.zone_id = w.zone_id and a.id = w.depends_on
 order by a.id;
 
 -- name: tasks_count_ranked_before
--- Ready tasks of the same class that are claimed earlier, counted up to a limit.
+-- The number of ready tasks of the same class that rank before a task, up to a limit.
 select count(*)
 from (
     select 1 as one
@@ -107,7 +108,7 @@ limit :limit;
 -- == Redis mirror ==
 
 -- name: tasks_in_state
--- A slice of a zone's tasks in one state. Only ids, since the mirror scans all of them repeatedly.
+-- A slice of a zone's tasks in one state. Returns only ids, because the mirror scans all tasks repeatedly.
 select t.id
 from agent_tasks t
 where t.zone_id = :zone_id and t.status = :status and t.id > :after
@@ -123,7 +124,7 @@ from rows(:batch as b, zone_id text, agent_id text, state text);
 
 -- name: tasks_in_backoff
 -- Across zones: the tasks in backoff among the next tasks that become available. The limit applies before the filter,
--- because there may be many tasks with a start time.
+-- because many other tasks may be waiting for a start time.
 select n.zone_id, n.id
 from (
     select t.zone_id, t.id, t.status

@@ -5,8 +5,8 @@
 -- columns line: stack_trace, size, created_at
 
 -- name: task_log_counts_and_secrets
--- For tasks that get new lines: the number of their lines, and the texts with secrets, which are redacted from new
--- lines.
+-- For tasks that get new lines: the number of existing lines, and the columns with secrets. Those secrets are redacted
+-- from the new lines.
 select t.zone_id, t.id, coalesce(c.lines, 0),
     case when t.input_context like '%"$sealed"%' then t.input_context end,
     case when t.checkpoint_data like '%"$sealed"%' then t.checkpoint_data end
@@ -22,7 +22,7 @@ join task_log_lines l on l.zone_id = b.zone_id and l.task_id = b.task_id and l.i
 
 -- name: task_log_counts_add
 -- Assigns line numbers in commit order: the counter row stays locked until the commit, and only writers of lines lock
--- it. A task whose count would exceed the limit is not updated and not returned.
+-- it. If the count of a task would exceed the limit, its row is neither updated nor returned.
 insert into task_log_counts (zone_id, task_id, lines)
 select b.zone_id, b.task_id, b.lines
 from rows(:batch as b, zone_id text, task_id text, lines bigint)
@@ -32,7 +32,7 @@ where task_log_counts.lines + excluded.lines <= :lines_max
 returning zone_id, task_id, lines;
 
 -- name: task_log_lines_insert
--- A line's number is the count that this transaction has just increased, minus the lines of the batch that follow it.
+-- A line's number is the count that this transaction has just increased, minus the number of later lines in the batch.
 insert into task_log_lines (zone_id, task_id, id, number, agent_id, attempt, level, event, message, details,
     session_key, stack_trace, size, created_at)
 select b.zone_id, b.task_id, b.id, c.lines - b.lines_after, b.agent_id, b.attempt, b.level, b.event, b.message,
@@ -43,17 +43,17 @@ from rows(:batch as b, zone_id text, task_id text, id text, lines_after bigint, 
 join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.task_id;
 
 -- name: task_log_head
--- The end of both sources of a task's log. Read before the sources: everything up to here is committed and visible to
--- the reads that follow.
+-- The head of the event log, and the number of lines of the task. Read before the events and lines: everything up to
+-- these positions is committed and visible to the reads that follow.
 select h.pos, coalesce((select c.lines from task_log_counts c where c.zone_id = :zone_id and c.task_id = :task_id), 0)
 from log_head h
 where h.id = 1;
 
 -- name: task_log_transitions
 -- planned: each time
--- A task's events, oldest first. Whether retries were exhausted is a member of the JSON in `data`. A quote inside a
--- JSON value is escaped, so the pattern matches only the member itself. (`_` matches the colon, which would be taken
--- for a parameter.)
+-- A task's events, oldest first. The JSON in `data` has the member `exhausted` if no retry was left. Quotes inside JSON
+-- strings are escaped, so the pattern matches only the member itself. (The pattern has `_` for the colon, which would
+-- be taken for a parameter.)
 select e.pos, e.id, e.type, e.actor, e.from_state, e.to_state, e.data, e.at
 from events e
 where e.subject = :subject and e.zone_id = :zone_id and e.pos > :after and e.type >= 'task.' and e.type < 'task/'
@@ -77,7 +77,8 @@ limit :limit;
 
 -- name: task_log_lines_page
 -- planned: each time
--- Lines, oldest first, until their size reaches `bytes`. Each row starts with the number of lines without that limit.
+-- Lines, oldest first, until their total size reaches `bytes`. The first column is the number of lines that there would
+-- be without the size limit.
 with limited as (
     select l.number, l.size
     from task_log_lines l
@@ -116,7 +117,7 @@ where s.bytes_before < :bytes
 order by l.number desc;
 
 -- name: task_log_ends
--- The current end of each followed log. One statement for all long polls of a process.
+-- The current end of each followed log, in one statement for all long polls of a process.
 select b.zone_id, b.task_id, coalesce((
     select e.pos from events e where e.subject = b.task_id and e.zone_id = b.zone_id order by e.pos desc limit 1
 ), 0), coalesce((
@@ -125,11 +126,11 @@ select b.zone_id, b.task_id, coalesce((
 from rows(:batch as b, zone_id text, task_id text);
 
 -- name: task_log_lines_delete_expired
--- The log lines of deleted tasks.
+-- Deletes the log lines of deleted tasks.
 delete from task_log_lines
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
 -- name: task_log_counts_delete_expired
--- The line counters of deleted tasks.
+-- Deletes the line counters of deleted tasks.
 delete from task_log_counts
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));

@@ -1,4 +1,4 @@
-"""The SQL statements of tasks. `queries.sql` holds those of the task lane; the other files are split by subject."""
+"""The SQL statements for tasks. `queries.sql` has the statements of the task lane; each other file covers one topic."""
 
 from quarterdeck.store.sql import load
 

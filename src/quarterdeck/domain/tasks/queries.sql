@@ -6,7 +6,7 @@
 -- columns: usd_micros, input_tokens, output_tokens, created_by, application_id, trace, created_at, updated_at
 -- columns: assigned_at, started_at, completed_at, failed_at
 --
--- The columns of its content, in the order of `model.rows.Content`.
+-- The columns of a task's content, in the order of `model.rows.Content`.
 -- columns content: title, description, last_error, input_context, output_result, summary, checkpoint_data
 -- columns content: metadata_json, tags, required_capabilities
 --
@@ -16,7 +16,7 @@
 -- phrase bytes_of(t): + coalesce(octets(t.last_error), 0) + coalesce(octets(t.summary), 0)
 
 -- name: tasks_get
--- All tasks that a batch names by id, in one statement.
+-- All tasks that a batch refers to by id, in one statement.
 select columns(t)
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
@@ -40,7 +40,7 @@ from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
 
 -- name: tasks_get_tags
--- The current tags of tasks whose tags are replaced.
+-- The current tags of tasks whose tags are being replaced.
 select t.zone_id, t.id, t.tags
 from rows(:batch as b, zone_id text, id text)
 join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id;
@@ -55,7 +55,7 @@ join agent_tasks t on t.agent_id = b.agent_id and coalesce(t.zone_id, '') = b.zo
 where t.claim_id = b.claim_id or t.status = 'ASSIGNED';
 
 -- name: tasks_waiting_for
--- Dependents of tasks that may end in this batch, up to the number that one batch unblocks.
+-- Tasks that are waiting for tasks that may end in this batch, up to the number that one batch unblocks.
 select d.depends_on, columns(t)
 from rows(:batch as b, zone_id text, id text, met smallint)
 join task_dependencies d on d.depends_on = b.id and coalesce(d.zone_id, '') = b.zone_id and d.met = b.met
@@ -70,7 +70,7 @@ join task_dependencies d on d.zone_id = b.zone_id and d.task_id = b.id
 limit :limit;
 
 -- name: task_dependencies_with_states
--- Dependencies with their states, met or not: a retried task checks all of them again.
+-- Dependencies of retried tasks with their states. Includes met ones, because a retry checks all dependencies again.
 select d.task_id, a.zone_id, a.id, a.status, a.final, a.completed_at
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.zone_id = b.zone_id and d.task_id = b.id
@@ -78,7 +78,7 @@ join agent_tasks a on a.zone_id = d.zone_id and a.id = d.depends_on
 order by d.zone_id, d.task_id, d.depends_on;
 
 -- name: task_dependents_list
--- Dependents for a view, unsorted: to show 100 of them, the database must not sort 100,000.
+-- Dependents for a view. Not sorted, because the database would have to sort 100,000 dependents to return 100.
 select d.zone_id, d.depends_on, d.task_id
 from rows(:batch as b, zone_id text, id text)
 join task_dependencies d on d.depends_on = b.id and coalesce(d.zone_id, '') = b.zone_id
@@ -108,7 +108,7 @@ left join task_shares z on z.zone_id = b.zone_id and z.creator = '' and g.strate
 
 -- name: task_classes_ready
 -- The classes that have ready tasks, and the lowest rank of each. A skip scan along the index of ready tasks: the cost
--- depends on the number of classes, not of tasks.
+-- depends on the number of classes, not on the number of tasks.
 with recursive k (zone_id, class_id) as (
     select b.zone_id, (
         select min(t.class_id) from agent_tasks t
@@ -157,8 +157,8 @@ from rows(:batch as b, id text, zone_id text, task_type text, status text, prior
     metadata_json text, tags text, required_capabilities text);
 
 -- name: tasks_update
--- Updates a row only if its status and attempt are as read, although the zone's lock already excludes other writers.
--- Content columns keep their value where the new one is null.
+-- Updates a row only if its status and attempt are still those that were loaded. The zone's lock should already prevent
+-- other writes; this check detects a writer that does not take it. A null leaves a content column unchanged.
 update agent_tasks
 set status = b.to_status, priority = b.to_priority, agent_id = b.to_agent_id, session_key = b.to_session_key,
     progress_percent = b.to_percent, current_step = b.to_step, estimated_completion_at = b.to_completion_at,
@@ -184,8 +184,8 @@ where zone_id = b.zone and id = b.task and status = b.from_status and attempt = 
 returning id;
 
 -- name: tasks_start
--- `tasks_update` for a claim, with a third of its columns: most writes are claims and completions, and binding a column
--- costs as much as writing it.
+-- The same as `tasks_update`, for a claim and with a third of the columns: most writes are claims and completions, and
+-- binding a parameter costs as much as writing a column.
 update agent_tasks
 set status = 'RUNNING', agent_id = b.to_agent_id, session_key = b.to_session_key, progress_percent = 0,
     current_step = null, estimated_completion_at = b.to_completion_at, timeout_at = b.to_timeout_at,
@@ -199,7 +199,7 @@ where zone_id = b.zone and id = b.task and status = b.from_status and attempt = 
 returning id;
 
 -- name: tasks_complete
--- `tasks_update` for a completion, with fewer columns.
+-- The same as `tasks_update`, for a completion and with fewer columns.
 update agent_tasks
 set status = 'COMPLETED', waits = 0, progress_percent = 100, timeout_at = null, overdue_at = null,
     completed_at = b.to_updated_at, updated_at = b.to_updated_at, output_result = coalesce(b.to_output, output_result),
@@ -218,13 +218,13 @@ where true
 on conflict (zone_id, id) do nothing;
 
 -- name: task_dependencies_insert
--- Inserts the dependencies of new tasks, and of tasks whose dependencies are replaced. Some may already be met.
+-- Inserts the dependencies of new tasks, and of tasks whose dependencies are being replaced. Some may already be met.
 insert into task_dependencies (zone_id, task_id, depends_on, met)
 select b.zone_id, b.task_id, b.depends_on, b.met
 from rows(:batch as b, zone_id text, task_id text, depends_on text, met smallint);
 
 -- name: task_dependencies_remove
--- For tasks whose dependencies are replaced, and for deleted tasks.
+-- Deletes the dependencies of tasks whose dependencies are being replaced, and of deleted tasks.
 delete from task_dependencies
 where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
 
@@ -236,7 +236,7 @@ from rows(:batch as b, zone text, task text, dependency text, to_met smallint)
 where zone_id = b.zone and task_id = b.task and depends_on = b.dependency;
 
 -- name: task_tags_insert
--- A task may already have the tag: it is stored once.
+-- Ignores tags that the task already has.
 insert into task_tags (zone_id, tag, task_id)
 select b.zone_id, b.tag, b.task_id
 from rows(:batch as b, zone_id text, tag text, task_id text)
@@ -244,7 +244,7 @@ where true
 on conflict (zone_id, tag, task_id) do nothing;
 
 -- name: task_tags_remove
--- Deletes by the full primary key, which is known: the task's row lists its tags.
+-- Deletes by the full primary key. It is known, because the task's row lists its tags.
 delete from task_tags
 where (zone_id, tag, task_id) in (
     select b.zone_id, b.tag, b.task_id from rows(:batch as b, zone_id text, tag text, task_id text)

@@ -40,7 +40,7 @@ FIELD_BYTES_MAX = 1 << 20
 EMPTY_OBJECT = "{}"
 P = TypeVar("P", bound=Problem)
 EMPTY_BODY = CreateBody()
-"""A bulk request without its `tasks` must equal this."""
+"""A bulk request must equal this when its `tasks` are left out."""
 
 
 class CallerFields(TypedDict):
@@ -59,7 +59,7 @@ def caller_fields(call: Call) -> CallerFields:
 
 
 def single_item(body: CreateBody) -> CreateItem:
-    """The body of a request for one task, as an item of a bulk request."""
+    """Convert the body of a request for one task to an item of a bulk request."""
     for name, wire_name in (("title", "title"), ("task_type", "taskType")):
         if getattr(body, name) is UNSET:
             raise Invalid("invalid_body", f"`{wire_name}` is required.", field=f"$.{wire_name}")
@@ -68,7 +68,7 @@ def single_item(body: CreateBody) -> CreateItem:
 
 
 def check_bulk(body: CreateBody, items: Sequence[CreateItem]) -> None:
-    """Check the limits of the request as a whole. The items are checked one by one."""
+    """Check the request as a whole. Each item is checked separately."""
     if msgspec.structs.replace(body, tasks=UNSET) != EMPTY_BODY:
         raise Invalid("invalid_body", "Send the fields of one task, or `tasks`, but not both.", field="$.tasks")
     if sum(len(item.depends_on) for item in items) > REQUEST_DEPENDENCIES_MAX:
@@ -118,7 +118,7 @@ def create_command(call: Call, item: CreateItem, key: str | None, cipher: FieldC
 
 
 def _metadata_capabilities(metadata: dict[str, object]) -> list[str]:
-    """`requiredCapabilities` of the metadata, which clients may set in addition to the field."""
+    """The `requiredCapabilities` in the metadata. Clients may set them there in addition to the field of that name."""
     if "requiredCapabilities" not in metadata:
         return []
     try:
@@ -143,7 +143,7 @@ def claim_command(call: Call, body: ClaimBody) -> Claim:
 
 
 def progress_command(call: Call, task_id: str, body: ProgressBody, cipher: FieldCipher) -> Progress:
-    # Without costs a repeated report has no further effect, so no key is stored.
+    # Without costs, repeating a report has no further effect, so no key needs to be stored.
     key = body.progress_id if body.costs else None
     return Progress(
         **caller_fields(call),
@@ -205,7 +205,7 @@ def patch_command(call: Call, body: PatchBody) -> Patch:
 
 
 def resolve_token(call: Call, body_token: str | None) -> str | None:
-    """The attempt token of the body or, without one, that of the attempt that the credential was issued for."""
+    """Return the attempt token in the body or, if there is none, that of the attempt the credential was issued for."""
     return body_token if body_token is not None else call.caller.attempt
 
 
@@ -224,7 +224,7 @@ def encrypt_field(cipher: FieldCipher, zone_id: str, task_id: str, field: str, v
     try:
         encrypted = cipher.encrypt(value, (zone_id, TABLE, task_id, field))
     except Invalid as problem:
-        # The cipher reports a path inside the value. Prefix it with the field.
+        # The cipher reports a path inside the value. Prefix that path with the field.
         raise with_field(problem, f"$.{_wire_name(field)}") from None
     return check_field_size(field, encrypted)
 
@@ -237,9 +237,9 @@ def check_field_size(field: str, text: str) -> str:
 
 
 def with_field(problem: P, path: str) -> P:
-    """A copy of the problem whose `field` is prefixed with `path`, the location of the value in the request.
+    """Return a copy of the problem whose `field` is prefixed with `path`, the location of the value in the request.
 
-    A problem with the request itself always gets a field; a problem with the task only if it already has one.
+    An `Invalid` or `TooLarge` problem always gets a field. Any other problem gets one only if it already has one.
     """
     field = problem.members.get("field")
     if field is None and not isinstance(problem, Invalid | TooLarge):

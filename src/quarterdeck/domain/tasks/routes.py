@@ -1,4 +1,4 @@
-"""Routes of tasks: create, read, change, claim and report."""
+"""Routes for tasks: create, read, change, claim and report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.errors import Conflict, Invalid, NotFound, Problem
 from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.tasks import bulk_responses, request_commands
-from quarterdeck.domain.tasks.error_redaction import Redactor, redactors_for
+from quarterdeck.domain.tasks.error_redaction import Redactor, load_redactors
 from quarterdeck.domain.tasks.model import bodies
 from quarterdeck.domain.tasks.model.commands import (
     Archive,
@@ -54,7 +54,7 @@ from quarterdeck.engine.transaction import Engine, Transaction
 log = logging.getLogger("quarterdeck.tasks")
 LISTING = "agent-tasks"
 BULK_BYTES_MAX = 16 << 20
-"""A body is decoded in one step, which blocks the event loop: a larger one would delay other requests noticeably."""
+"""A body is decoded in one step, which blocks the event loop. A larger body would noticeably delay other requests."""
 SINGLE_BYTES_MAX = 4 << 20
 """Enough for a few fields of 1 MiB each."""
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class TaskHandlers:
         response = bulk_responses.BulkResponse()
         try:
             for command in commands:
-                # Each view is built as soon as its task is created, while the database creates the next.
+                # Each view is built as soon as its task is created, while the database is still creating later tasks.
                 if isinstance(command, Problem):
                     response.add_problem(command)
                 elif command.id in cycles:
@@ -105,7 +105,7 @@ class TaskHandlers:
                 else:
                     await self._add_outcome(call, command, futures[command.id], response)
         except Problem:
-            # Wait for the other futures as well: asyncio logs exceptions that are never retrieved.
+            # Wait for all futures, because asyncio logs exceptions that are never retrieved.
             await asyncio.gather(*futures.values(), return_exceptions=True)
             raise
         return CreatedItems(response.outcomes)
@@ -116,9 +116,9 @@ class TaskHandlers:
         commands: list[Create | Problem] = []
         seen_ids: set[str] = set()
         for index, item in enumerate(items):
-            own_key = None if key is None else f"{key}#{index}"
+            item_key = None if key is None else f"{key}#{index}"
             command = bulk_responses.try_build(
-                partial(request_commands.create_command, call, item, own_key, self.cipher)
+                partial(request_commands.create_command, call, item, item_key, self.cipher)
             )
             if isinstance(command, Create):
                 if command.id in seen_ids:
@@ -141,10 +141,10 @@ class TaskHandlers:
     async def _created_view(
         self, call: Call, command: Create, result: TaskResult, response: bulk_responses.BulkResponse | None = None
     ) -> TaskView:
-        """`response` is set for a task of a bulk request."""
+        """`response` is set only if the task is part of a bulk request."""
         assert isinstance(result, CreatedTask)
         if not result.created:
-            limit = dependency_reads.DEPENDENCIES_MAX if response is None else dependency_reads.LISTED_MAX
+            limit = dependency_reads.DEPENDENCIES_MAX if response is None else dependency_reads.LISTED_DEPENDENCIES_MAX
             existing = await self.read_task(TaskLookup(call.zone_id, result.task.id, call.caller, limit))
             if response is not None and not response.reserve_bytes(existing.content.size):
                 raise errors.response_too_large(existing.task.id)
@@ -178,7 +178,7 @@ class TaskHandlers:
             priority_max=query.priority,
             task_type=query.task_type,
             agent_id=agent_id or query.agent_id,
-            requires_agent=agent_id is not None,
+            agent_must_exist=agent_id is not None,
             created_after=None if query.created_after is None else request_commands.to_millis(query.created_after),
             tags=tuple(tag for tag in (query.tags or "").split(",") if tag),
         )
@@ -225,7 +225,7 @@ class TaskHandlers:
         return await wait_for_claim(self.submit(command), _claimed_items, self.polls)
 
     def release_undelivered(self, claimed: Sequence[ClaimedTask]) -> None:
-        """Undo a claim whose response was not delivered: its attempts do not count."""
+        """Undo a claim whose response was not delivered. Its attempts do not count."""
         for item in claimed:
             task = item.task
             command = Release(zone_id=task.zone_id, id=task.id, attempt_token=task.attempt_token or "")
@@ -335,7 +335,7 @@ class TaskHandlers:
 
     async def _redactors(self, call: Call, task_ids: Sequence[str]) -> list[Redactor]:
         lookups = [TaskLookup(call.zone_id, task_id, call.caller, dependency_limit=0) for task_id in task_ids]
-        return await redactors_for(self.read_task, self.cipher, lookups)
+        return await load_redactors(self.read_task, self.cipher, lookups)
 
     def _mask(self, field: str, stored: str) -> str:
         return self.cipher.mask(stored)
@@ -352,7 +352,7 @@ def _claimed_items(claimed: TaskResult) -> tuple[ClaimedTask, ...]:
 def _log_release_failure(done: asyncio.Future[TaskResult]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
-        # The attempt stays open until its agent becomes stale. It is then aborted, and it counts.
+        # The attempt stays open until its agent becomes stale. It is then aborted, and counts as an attempt.
         log.warning("could not release a claim whose response was not delivered: %r", error)
 
 
@@ -479,7 +479,7 @@ def _bulk_routes(handlers: TaskHandlers) -> list[Route]:
             body_bytes_max=BULK_BYTES_MAX,
         ),
         Route(
-            "POST", TASKS_PATH + "/progress", handlers.progress_many, "Report progress of several tasks", LIFECYCLE,
+            "POST", TASKS_PATH + "/progress", handlers.progress_many, "Report progress on several tasks", LIFECYCLE,
             body=bodies.ProgressManyBody, response=TaskItems, tags=TAGS, permission="tasks.work",
             description=f"{per_item} With a `progressId`, the costs of an item are charged once.",
             body_bytes_max=BULK_BYTES_MAX,

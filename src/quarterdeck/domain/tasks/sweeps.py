@@ -1,8 +1,8 @@
 """Retention: archives ended tasks after `task_archive_days` and deletes archived tasks after `task_retention_days`.
 
-The sweep scans the whole table in slices, because no index orders tasks by their end: such an index would cost more on
-every completion than the scans cost. The position is kept only in the memory of this process. After a restart the scan
-starts from the beginning. Several processes may scan at the same time.
+The sweep scans the whole table in slices, because there is no index on the time at which tasks end: updating one on
+every completion would cost more than the scans. Each process keeps its position only in memory, so a restarted process
+scans from the beginning. Several processes may scan at the same time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from quarterdeck.store.interface import decode
 
 RETENTION = "task-retention"
 BATCH = 500
-"""Tasks archived at the same time, or deleted per transaction."""
+"""Number of tasks that are archived concurrently, or deleted per transaction."""
 SLICE = 5_000
-"""Tasks that one statement scans."""
+"""Number of tasks that one statement scans."""
 SLICES_MAX = 100
-"""Slices per pass: 500,000 tasks."""
+"""Maximum number of slices per pass: 500,000 tasks."""
 
 
 class _TaskRow(msgspec.Struct, frozen=True, array_like=True):
@@ -96,7 +96,7 @@ class TaskRetention:
                 self._submit(Archive(zone_id=zone_id, id=task_id)) for zone_id, task_id in refs[start : start + BATCH]
             ]
             for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-                # The task may have been retried or deleted since the scan. Any other error fails the pass.
+                # A task that was retried or deleted after the scan is skipped. Any other kind of error fails the pass.
                 if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
                     raise outcome
 

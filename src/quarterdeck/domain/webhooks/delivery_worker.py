@@ -5,13 +5,13 @@
      endpoints with pending deliveries,        │        └ leased: if the        └ 410, or days of failures:
      except those without free slots ──────────┘          server dies, due        the endpoint is disabled
                                                           again at its end
-All servers are equal, and no state is kept here. Pending deliveries of disabled endpoints are found by the same poll
-and failed.
+All servers have the same role, and this module stores no state. The same poll finds pending deliveries of disabled
+endpoints, which are marked as failed.
 
 How it fails. An endpoint that is down, slow or blocked uses up only the attempts of its own deliveries and its own
 slots. A report that cannot be written is retried until the lease expires; then the delivery is sent again with the same
-id. A stopping server takes nothing new, waits for running attempts within its grace period, and leaves the rest to
-their leases.
+id. A server that is stopping claims nothing new and waits for running attempts until its grace period ends. Deliveries
+that are still being sent then are due again when their leases expire.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class AttemptOutcome:
     code: str
     answer_status: int | None = None
     error: str | None = None
-    """None if it was delivered."""
+    """None if the delivery succeeded."""
     retry_after_ms: Millis = 0
 
 
@@ -134,11 +134,11 @@ class DeliveryWorker(DeliveryScheduler):
     # -- claim ---------------------------------------------------------------------------------------------------
 
     async def _claim_and_send(self, ref: Ref, limit: int) -> int:
-        """Claim up to `limit` due deliveries of an endpoint and start to send them."""
+        """Claim up to `limit` due deliveries of an endpoint and start sending them."""
         started = asyncio.get_running_loop().time()
         claimed = await self._deps.claim(ClaimDeliveries(*ref, limit, self._lease_ms))
         if claimed.endpoint is None or self.is_draining:
-            # A stopping server sends nothing: what it claimed is due again when the lease expires.
+            # A server that is stopping sends nothing: the claimed deliveries are due again when the lease expires.
             return 0
         for delivery in claimed.deliveries:
             attempt = Attempt(delivery, claimed.endpoint, claimed.claimed_at, started + self._lease_ms / 1000)
@@ -162,7 +162,7 @@ class DeliveryWorker(DeliveryScheduler):
 
     async def _send_request(self, attempt: Attempt) -> AttemptOutcome:
         try:
-            response = await self._deps.http_client.send(self._request(attempt), self._timeout_seconds)
+            response = await self._deps.http_client.send(self._build_request(attempt), self._timeout_seconds)
         except TimedOut as timeout:
             return AttemptOutcome(TIMED_OUT, error=str(timeout))
         except RequestBlocked as refusal:
@@ -182,7 +182,7 @@ class DeliveryWorker(DeliveryScheduler):
             states.retry_after_ms(response.status, response.headers.get("retry-after"), attempt.claimed_at),
         )
 
-    def _request(self, attempt: Attempt) -> Request:
+    def _build_request(self, attempt: Attempt) -> Request:
         endpoint, delivery = attempt.endpoint, attempt.delivery
         secret_numbers = states.secret_numbers(endpoint, attempt.claimed_at)
         secrets = [self._deps.secrets(*endpoint.ref, number) for number in secret_numbers]
@@ -196,7 +196,7 @@ class DeliveryWorker(DeliveryScheduler):
         return Request("POST", endpoint.url, headers, body, requester=endpoint.zone_id)
 
     async def _report(self, attempt: Attempt, outcome: AttemptOutcome) -> None:
-        """Report the outcome, and retry while the database is not available, until the lease expires."""
+        """Report the outcome, and retry while the database is unavailable, until the lease expires."""
         command = _report_command(attempt.delivery, outcome)
         try:
             result = await retry_while_unavailable(lambda: self._deps.report(command), attempt.leased_until)
@@ -210,7 +210,7 @@ class DeliveryWorker(DeliveryScheduler):
         try:
             await self._deps.submit(Disable(zone_id=endpoint.zone_id, id=endpoint.id, reason=reason, url=endpoint.url))
         except Problem as problem:
-            # The endpoint was removed meanwhile; or the database is not reachable, and the next failure tries again.
+            # The endpoint has been removed, or the database is unreachable and the next failure tries again.
             log.info("webhook %s was not disabled: %r", endpoint.id, problem)
 
 

@@ -2,12 +2,12 @@
 
     the log, of zones with enabled endpoints ─► payloads ─► deliveries and the position, in one commit
 
-It has a row in the table of sinks: it is listed with them, and event retention waits for it. While no endpoint is
-enabled it reads no events, and its position follows the head of the log every few seconds.
+The sink has a row in the table of sinks, so it is listed with the others, and event retention waits for it. While no
+endpoint is enabled, it reads no events, and its position follows the head of the log every few seconds.
 
-How it fails. The position is written with the deliveries, under the fence. Without deliveries it is written at most a
-few times a second; a process that continues from an older position finds nothing to write, or deliveries that already
-exist. An event that cannot be decoded (no operation writes one) is counted, logged and skipped.
+How it fails. The position is written with the deliveries, under the fence. Without deliveries, it is written at most a
+few times a second. A process that continues from an older position finds nothing to write, or only deliveries that
+already exist. An event that cannot be decoded (no operation writes one) is counted, logged and skipped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SAVE_INTERVAL_SECONDS = 0.25
 IDLE_SAVE_INTERVAL_MS = 2 * SECOND
 """How often the position follows the head while no endpoint is enabled."""
 TOUCH_INTERVAL_MS = 60 * MINUTE
-BACKLOG_CHECK_EVERY = 1_000
+BACKLOG_CHECK_DELIVERIES = 1_000
 """Deliveries to one endpoint between two counts of its backlog."""
 GAP_SECONDS = 0.02
 """Minimum time between two reads of the log: most commits do not concern this sink."""
@@ -88,7 +88,7 @@ class FanoutWakeups:
         wakeups.subscribe(self._on_wakeup)
 
     def on_commit(self, events: Sequence[NewEvent]) -> None:
-        """Gets the events that this process has committed."""
+        """Called with the events that this process has committed."""
         if not self.has_endpoints and any(event.type.startswith("webhook.") for event in events):
             self.has_endpoints = True
             self.wakeups.notify()
@@ -119,7 +119,7 @@ class WebhookFanout:
         self._wake_workers = wake_workers
         """Wakes the delivery workers of all servers."""
         self._backlog_max = backlog_max
-        self._id = ""
+        self._sink_id = ""
         self._term: int | None = None
         """The lease term in which the position was read; None if it must be read again."""
         self._saved_position = 0
@@ -184,7 +184,7 @@ class WebhookFanout:
             await self.create_sink()
             state, _, _ = await self._engine.read(self._read_state)
         assert state is not None  # just created
-        self._id, self._term = state.id, fence.term
+        self._sink_id, self._term = state.id, fence.term
         self.position = self._saved_position = state.position
         self._saved_at = -math.inf
 
@@ -237,7 +237,7 @@ class WebhookFanout:
         try:
             return build_payload(event)
         except msgspec.MsgspecError as error:
-            # No operation writes such an event, but a manual change may. It must not block the events after it.
+            # Someone may have edited the database by hand. The event must not block the events after it.
             log.error(
                 "sink %s skipped the event at position %d, which cannot be decoded: %s", self.name, event.pos, error
             )
@@ -256,7 +256,7 @@ class WebhookFanout:
     async def _persist(self, fence: Fence, position: int, rows: Sequence[Delivery]) -> None:
         async def write(tx: Transaction) -> bool:
             await fence.check(tx)
-            [advanced] = await tx.read(ENGINE.sink_advance(name=self.name, id=self._id, position=position))
+            [advanced] = await tx.read(ENGINE.sink_advance(name=self.name, id=self._sink_id, position=position))
             if advanced:
                 for piece in chunks([msgspec.structs.astuple(row) for row in rows]):
                     tx.write(Q.webhook_deliveries_insert(batch=piece))
@@ -276,11 +276,12 @@ class WebhookFanout:
     async def _check_backlogs(self, rows: Sequence[Delivery]) -> None:
         """Disable endpoints whose backlog exceeds the limit: otherwise a slow endpoint would fill the database.
 
-        Counted only every `BACKLOG_CHECK_EVERY` deliveries, so the limit may be exceeded by about that number.
+        A backlog is counted only every `BACKLOG_CHECK_DELIVERIES` deliveries, so it may exceed the limit by about that
+        number.
         """
         for row in rows:
             self._since_backlog_check[row.zone_id, row.endpoint_id] += 1
-        check_every = min(BACKLOG_CHECK_EVERY, self._backlog_max)
+        check_every = min(BACKLOG_CHECK_DELIVERIES, self._backlog_max)
         for ref in [ref for ref, count in self._since_backlog_check.items() if count >= check_every]:
             del self._since_backlog_check[ref]
             if await self._count_pending(ref[1]) > self._backlog_max:
@@ -300,5 +301,5 @@ class WebhookFanout:
         try:
             await self._submit(Disable(zone_id=zone_id, id=endpoint_id, reason=DisableReason.BACKLOG_FULL))
         except Problem as problem:
-            # The endpoint was removed meanwhile; or the database is not reachable, and the next count tries again.
+            # The endpoint has been removed, or the database is unreachable and the next count tries again.
             log.info("webhook %s was not disabled: %r", endpoint_id, problem)

@@ -38,7 +38,7 @@ class DisableReason(StrEnum):
 
     BY_HAND = "by_hand"
     GONE = "gone"
-    """It answered 410."""
+    """The endpoint answered 410."""
     FAILING = "failing"
     """All deliveries failed for `webhook_disable_after_days`."""
     BACKLOG_FULL = "backlog_full"
@@ -148,7 +148,7 @@ class Disable(EndpointCommand, frozen=True, kw_only=True):
 
     reason: DisableReason
     url: str | None = None
-    """The URL that failed. If the endpoint has another URL now, it is not disabled."""
+    """The URL that failed. If the endpoint has a different URL now, it is not disabled."""
 
 
 WebhookCommand = Create | Update | RotateSecret | Remove | SendTest | Replay | Disable
@@ -170,11 +170,11 @@ class ReportAttempt(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_id: str
     id: str
     lease_expires_at: Millis
-    """Identifies the attempt. The report is ignored if the delivery has another lease by now."""
+    """Identifies the attempt. The report is ignored if the delivery has a different lease by now."""
     attempt: int
     answer_status: int | None = None
     error: str | None = None
-    """None if it was delivered."""
+    """None if the delivery succeeded."""
     retry_after_ms: Millis = 0
     """The delay that the endpoint requested with Retry-After."""
     jitter: float = 0.0
@@ -275,7 +275,7 @@ class EndpointResult(msgspec.Struct, frozen=True):
     include_secret: bool = False
     delivery: Delivery | None = None
     is_repeat: bool = False
-    """The idempotency key had already created it."""
+    """An earlier request with the same idempotency key created the endpoint."""
 
 
 class ClaimedDeliveries(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@
 -- columns delivery: error, created_at, updated_at, delivered_at
 
 -- name: webhooks_of_zones
--- All endpoints of a zone that are not removed. They are few, and counting them reads them anyway.
--- (Here and below, `coalesce` around a column and a missing `order by` make a plan that was cached while the table was
--- nearly empty use the index by zone.)
+-- All endpoints of a zone that are not removed. There are few of them, and counting them would read them anyway.
+-- (Here and below, `coalesce` around a column and the absence of `order by` make sure that even a plan that was cached
+-- while the table was nearly empty uses the index by zone.)
 select columns(w)
 from rows(:batch as b, zone_id text)
 join webhook_endpoints w on w.zone_id = b.zone_id and coalesce(w.removed_at, -1) < 0;
@@ -21,7 +21,7 @@ from rows(:batch as b, zone_id text, id text)
 join webhook_endpoints w on w.zone_id = b.zone_id and w.id = b.id;
 
 -- name: webhooks_insert
--- Under the zone's lock. The endpoint gets the events that are committed after this: the head of the log is read here,
+-- Runs under the zone's lock. The endpoint gets only events that are committed later: the head of the log is read here,
 -- and later commits get higher positions.
 insert into webhook_endpoints (zone_id, id, url, description, types, secret_number, rotated_at, enabled, disabled_reason,
     position, failing_since, created_by, created_at, updated_at, removed_at)
@@ -33,7 +33,7 @@ from rows(:batch as b, zone_id text, id text, url text, description text, types 
 join log_head h on h.id = 1;
 
 -- name: webhooks_update
--- Under the zone's lock. Does not set `failing_since`: reports of attempts write it without that lock.
+-- Runs under the zone's lock. Does not set `failing_since`, which reports of attempts write without that lock.
 update webhook_endpoints
 set url = b.new_url, description = b.new_description, types = b.new_types, secret_number = b.new_number,
     rotated_at = b.new_rotated_at, enabled = b.new_enabled, disabled_reason = b.new_reason, updated_at = b.new_updated_at,
@@ -127,8 +127,8 @@ from (select 1 from webhook_deliveries d where d.queue = :queue limit :limit) wa
 -- name: webhook_endpoints_with_pending
 -- For delivery workers, across zones: each endpoint with pending deliveries, and when the first of them is due. The
 -- recursion jumps from endpoint to endpoint in the index of pending deliveries, so the cost does not grow with the
--- deliveries of each. Endpoints without free slots are excluded; a row of `full` with a null endpoint excludes a whole
--- zone. Disabled endpoints come first: their deliveries are failed.
+-- number of deliveries per endpoint. Endpoints without free slots are excluded; a row of `excluded` with a null
+-- endpoint excludes a whole zone. Disabled endpoints come first: their deliveries are not sent but marked as failed.
 with recursive waiting(queue) as (
     select min(d.queue) from webhook_deliveries d where d.queue is not null
     union all
@@ -140,7 +140,7 @@ select w.zone_id, w.id, w.enabled, (select min(d.next_at) from webhook_deliverie
 from waiting q
 join webhook_endpoints w on w.id = q.queue
 where not exists (
-    select 1 from rows(:full as f, zone_id text, endpoint_id text)
+    select 1 from rows(:excluded as f, zone_id text, endpoint_id text)
     where f.zone_id = w.zone_id and (f.endpoint_id is null or f.endpoint_id = w.id))
 order by w.enabled, 4
 limit :limit;
@@ -155,11 +155,11 @@ limit :limit
 for update skip locked;
 
 -- name: webhook_deliveries_claim
--- The attempt counts from the claim: it must also count if the server dies. The guard `was` is the due time as read.
+-- The attempt counts from the claim, so that it also counts if the server dies. `from_next_at` is the due time as read.
 update webhook_deliveries
-set attempts = attempts + 1, next_at = b.until, updated_at = :now
-from rows(:batch as b, endpoint text, zone text, delivery text, was bigint, until bigint)
-where endpoint_id = b.endpoint and zone_id = b.zone and id = b.delivery and next_at = b.was;
+set attempts = attempts + 1, next_at = b.lease_expires_at, updated_at = :now
+from rows(:batch as b, endpoint text, zone text, delivery text, from_next_at bigint, lease_expires_at bigint)
+where endpoint_id = b.endpoint and zone_id = b.zone and id = b.delivery and next_at = b.from_next_at;
 
 -- name: webhook_deliveries_get
 -- Deliveries by id, in any state.
@@ -168,18 +168,19 @@ from rows(:batch as b, endpoint_id text, zone_id text, id text)
 join webhook_deliveries d on d.endpoint_id = b.endpoint_id and d.zone_id = b.zone_id and d.id = b.id;
 
 -- name: webhook_deliveries_report
--- Records outcomes of attempts. The guard `until` is the lease: it does not match if the delivery was claimed again,
--- was replayed or is no longer pending.
+-- Records outcomes of attempts. `lease_expires_at` does not match if the delivery was claimed again, was replayed or is
+-- no longer pending.
 update webhook_deliveries
 set status = b.new_status, queue = b.new_queue, next_at = b.new_next_at, answer_status = b.new_answer, error = b.new_error,
     updated_at = b.new_updated_at, delivered_at = b.new_delivered_at
-from rows(:batch as b, endpoint text, zone text, delivery text, until bigint, new_status text, new_queue text,
-    new_next_at bigint, new_answer bigint, new_error text, new_updated_at bigint, new_delivered_at bigint)
-where endpoint_id = b.endpoint and zone_id = b.zone and id = b.delivery and next_at = b.until
+from rows(:batch as b, endpoint text, zone text, delivery text, lease_expires_at bigint, new_status text,
+    new_queue text, new_next_at bigint, new_answer bigint, new_error text, new_updated_at bigint,
+    new_delivered_at bigint)
+where endpoint_id = b.endpoint and zone_id = b.zone and id = b.delivery and next_at = b.lease_expires_at
 returning endpoint_id, zone_id, id;
 
 -- name: webhook_deliveries_replay
--- From every state. The report of a running attempt no longer matches the lease and is ignored.
+-- Works in every state. The report of a running attempt no longer matches the lease and is ignored.
 update webhook_deliveries
 set status = 'pending', attempts = 0, queue = b.new_queue, next_at = b.new_next_at, error = null, updated_at = b.new_next_at
 from rows(:batch as b, endpoint text, zone text, delivery text, new_queue text, new_next_at bigint)

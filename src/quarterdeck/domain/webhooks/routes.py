@@ -115,7 +115,7 @@ class WebhookHandlers:
         assert isinstance(query, DeliveriesQuery)
         before = paging.decode(LISTING, query.cursor) if query.cursor else None
         filters = DeliveryFilter(call.zone_id, call.params["id"], call.caller, query.limit + 1, before, query.status)
-        rows = await self.engine.read(lambda tx: operations.list_deliveries(tx, filters), zones=_zones(call))
+        rows = await self.engine.read(lambda tx: operations.list_deliveries(tx, filters), zones=_readable_zones(call))
         count, last_id = paging.trim_page([row.id for row in rows], query.limit)
         cursor = paging.encode(LISTING, last_id) if last_id else None
         body = DeliveryList([delivery_view(row) for row in rows[:count]], cursor)
@@ -123,7 +123,7 @@ class WebhookHandlers:
 
     async def _list_endpoints(self, call: Call, endpoint_id: str | None) -> list[Endpoint]:
         filters = EndpointFilter(call.zone_id, call.caller, endpoint_id)
-        return await self.engine.read(lambda tx: operations.list_endpoints(tx, filters), zones=_zones(call))
+        return await self.engine.read(lambda tx: operations.list_endpoints(tx, filters), zones=_readable_zones(call))
 
     def _secret_reply(self, result: EndpointResult, status: int) -> Reply:
         row = result.endpoint
@@ -132,8 +132,8 @@ class WebhookHandlers:
         return Reply(endpoint_view(row, secret), status, [("cache-control", "no-store")])
 
 
-def _zones(call: Call) -> set[str]:
-    """Row security admits the zone of the request, and the zone of the caller's own session."""
+def _readable_zones(call: Call) -> set[str]:
+    """The zones that row security admits: that of the request, and that of the caller's session."""
     return {call.zone_id, call.caller.zone_id}
 
 
@@ -143,18 +143,17 @@ def _delivery_reply(result: EndpointResult) -> Reply:
 
 
 CREATE_DESCRIPTION = (
-    "The response contains, only this once, the secret that signs deliveries (Standard Webhooks). If it was lost, "
-    "rotate the secret, or repeat the request with its Idempotency-Key. Only events after the creation are delivered."
+    "Only this response contains the secret that signs deliveries (Standard Webhooks). If the response is lost, repeat "
+    "the request with its Idempotency-Key, or rotate the secret. Only events after the creation are delivered."
 )
 UPDATE_DESCRIPTION = (
     "Given fields replace the stored values; omitted fields keep theirs. `enabled: true` enables a disabled webhook "
-    "again, for events from then on. Deliveries that were pending when it was disabled have failed; they can be "
+    "again, for later events only. Deliveries that were pending when it was disabled have failed; they can be "
     "replayed."
 )
-ROTATE_DESCRIPTION = "The response contains the new secret, only this once. For a day the previous secret signs too."
+ROTATE_DESCRIPTION = "Only this response contains the new secret. For a day, the previous secret signs deliveries too."
 REPLAY_DESCRIPTION = (
-    "Sends a failed, delivered or pending delivery again at once, with the same `webhook-id` and a new count of "
-    "attempts."
+    "Sends a delivery in any state again at once, with the same `webhook-id`. The count of attempts starts again at 0."
 )
 
 

@@ -12,10 +12,10 @@ RETENTION = "webhook-retention"
 BATCH = 500
 
 
-def sweeps(cross_zone_engine: Engine, settings: WebhookSettings, retention_every_ms: int) -> list[Sweep]:
+def sweeps(cross_zone_engine: Engine, settings: WebhookSettings, retention_sweep_interval_ms: int) -> list[Sweep]:
     retention_ms = round(settings.webhook_retention_days * DAY)
 
     async def delete_past_retention(batch: int) -> int:
         return await cross_zone_engine.transact(lambda tx: operations.delete_past_retention(tx, retention_ms, batch))
 
-    return [Sweep(RETENTION, retention_every_ms, BATCH, delete_past_retention)]
+    return [Sweep(RETENTION, retention_sweep_interval_ms, BATCH, delete_past_retention)]

@@ -12,8 +12,8 @@ A frozen zone admits no new sessions; nothing else changes. It can be thawed. St
 freezes it and terminates all its sessions. A deleted zone has ended: its row and its history stay readable, and its id
 is never reused.
 
-Errors. An unknown limit, or one above its ceiling, is refused (400), and nothing of the request is stored. For a zone
-that does not exist, callers that may cross zones get 404 `zone_not_found`. All others get 403 `zone_mismatch` for every
-zone but their own, so that they cannot learn which zones exist. A zone whose row is locked by another transaction is
-skipped (`BUSY`), and the lane tries again.
+Errors. An unknown limit, or one above its ceiling, is refused (400), and no part of the request is stored. For a zone
+that does not exist, callers with access to all zones get 404 `zone_not_found`. All other callers get 403
+`zone_mismatch` for every zone except their own, so that they cannot learn which zones exist. A zone whose row is
+locked by another transaction is skipped (`BUSY`), and the lane tries again.
 """

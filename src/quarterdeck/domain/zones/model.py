@@ -30,7 +30,7 @@ def _limit_range(name: str) -> Meta:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The limits that an admission checks. The default values are the platform defaults."""
+    """The limits that admission checks. The default values are the platform defaults."""
 
     max_depth: Annotated[int, _limit_range("max_depth")] = 10
     max_children: Annotated[int, _limit_range("max_children")] = 10
@@ -68,7 +68,7 @@ class Zone(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ZoneAdmissionState(msgspec.Struct, frozen=True):
-    """The part of a zone's state that an admission checks."""
+    """The part of a zone's state that admission checks."""
 
     limits: Limits
     frozen: bool

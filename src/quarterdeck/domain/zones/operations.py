@@ -1,4 +1,4 @@
-"""Operations of zones and role assignments, and the statements with which other components lock and load zones."""
+"""Operations on zones and role assignments, and the statements that other components use to lock and load zones."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def lock_statement(tx: Transaction, zone_ids: Iterable[str]) -> BoundStatement:
 
 
 async def wait_for_lock(tx: Transaction, zone_id: str) -> None:
-    """Wait until the zone's lock is free. The lock is released again within the same round trip."""
+    """Wait until the zone's lock is free. Run it as a read, which releases the lock in the same round trip."""
     await tx.read(Q.zones_lock(batch=[(zone_id,)]))
 
 
 def load_statement(zone_id: str) -> BoundStatement:
-    """The statement that loads a zone without a lock."""
+    """The statement that loads a zone without locking it."""
     return Q.zone_get(id=zone_id)
 
 
@@ -62,12 +62,12 @@ class PutZoneResult(msgspec.Struct, frozen=True):
 
 
 async def put_zones(tx: Transaction, commands: Sequence[PutZone]) -> list[PutZoneResult | Problem | Busy]:
-    """Create zones, or change the given fields. The commands for one zone apply in order."""
+    """Create zones, or change the fields that are set. The commands for one zone apply in order."""
     inserted_rows: list[Row] = []
     names = {
         command.zone_id: command.name or command.zone_id for command in reversed(commands) if command.create_missing
     }
-    # In order of id, like the locks: otherwise two batches that create the same zones could deadlock.
+    # Inserted in order of id, as zones are locked: otherwise two batches that create the same zones could deadlock.
     insert_batch: list[tuple[object, ...]] = [*sorted(names.items())]
     statement = lock_statement(tx, (command.zone_id for command in commands))
     if insert_batch:
@@ -153,7 +153,7 @@ async def show_zones(tx: Transaction, commands: Sequence[ShowZone]) -> list[Zone
 
 
 async def require_zone(tx: Transaction, zone_id: str) -> None:
-    """Raise if the zone does not exist: an empty list would hide a mistyped id."""
+    """Raise if the zone does not exist. For lists, because an empty list would hide a mistyped id."""
     [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,)]))
     if not rows:
         raise rules.zone_not_found(zone_id)
@@ -210,4 +210,4 @@ async def persist_role_changes(tx: Transaction, changes: Iterable[RoleAssignment
         tx.write(Q.zone_members_insert(batch=inserts))
     for statement, batch in ((Q.zone_members_update, updates), (Q.zone_members_delete, deletes)):
         if batch and len((await tx.read(statement(batch=batch)))[0]) != len(batch):
-            raise RuntimeError("role assignments changed under the zone's lock")
+            raise RuntimeError("role assignments changed although the zone was locked")

@@ -1,4 +1,4 @@
-"""SQL statements of zones."""
+"""SQL statements for zones."""
 
 from quarterdeck.store.sql import load
 

@@ -1,10 +1,10 @@
--- A zone, in the field order of `model.Zone`.
+-- The columns of a zone, in the field order of `model.Zone`.
 -- columns: id, name, frozen, quotas, created_at, updated_at, ended_at
--- A role assignment, in the field order of `model.RoleAssignment`.
+-- The columns of a role assignment, in the field order of `model.RoleAssignment`.
 -- columns member: zone_id, subject, role, added_by, created_at, updated_at
 
 -- name: zones_lock
--- The only lock that an admission takes. Zones are locked in order of id, so that two batches cannot deadlock.
+-- The only lock that admission takes. Zones are locked in order of id, so that two batches cannot deadlock.
 select columns(z)
 from zones z
 where z.id in (select b.id from rows(:batch as b, id text))
@@ -24,7 +24,7 @@ for update skip locked;
 select id from zones where id in (select b.id from rows(:batch as b, id text));
 
 -- name: zone_get
--- Without a lock, for reads.
+-- Takes no lock: for reads only.
 select columns(z)
 from zones z where z.id = :id;
 
@@ -45,12 +45,12 @@ left join (
 ) x on x.zone_id = z.id;
 
 -- name: zone_list
--- In order of id, because administrators look a zone up by its id.
+-- Ordered by id, because administrators look zones up by id.
 select columns(z)
 from zones z where z.id > :after order by id limit :limit;
 
 -- name: zone_insert
--- If another transaction has created the zone, nothing is inserted; the lock statement that follows finds it.
+-- If another transaction has created the zone, nothing is inserted, and the lock statement that follows finds the zone.
 insert into zones (id, name, frozen, quotas, created_at, updated_at)
 select id, name, 0, '{}', now_ms(), now_ms()
 from rows(:batch as b, id text, name text)
@@ -71,14 +71,14 @@ update zones set frozen = :frozen, updated_at = :now where id = :id and ended_at
 update zones set ended_at = :now, updated_at = :now where id = :id and ended_at is null;
 
 -- name: zone_members_get
--- The assignments of callers and of the subjects whose role they change. Every operation of a workspace reads them in
--- its first round trip.
+-- The assignments of callers and of the subjects whose role they change. Every workspace operation reads them in its
+-- first round trip.
 select columns(m as member)
 from rows(:batch as b, zone_id text, subject text)
 join zone_members m on m.zone_id = b.zone_id and m.subject = b.subject;
 
 -- name: zone_members_count
--- Runs under the zones' locks, which every change of an assignment takes. A zone has so few assignments that counting
+-- Runs under the zones' locks, which every change to an assignment takes. A zone has so few assignments that counting
 -- them costs less than maintaining a counter.
 select m.zone_id, count(*), count(case when m.role = 'OWNER' then 1 end)
 from rows(:batch as b, zone_id text)
@@ -86,7 +86,7 @@ join zone_members m on m.zone_id = b.zone_id
 group by m.zone_id;
 
 -- name: zone_members_page
--- In order of subject, which is the order of the primary key within a zone.
+-- Ordered by subject, which is the order of the primary key within a zone.
 select columns(m as member)
 from zone_members m
 where m.zone_id = :zone_id and m.subject > :after
@@ -94,13 +94,13 @@ order by m.subject
 limit :limit;
 
 -- name: zone_members_insert
--- Runs under the zone's lock, as the count before it does, so there is no duplicate and the limit is not exceeded.
+-- Runs under the zone's lock, like the count before it, so no duplicate is inserted and the limit is not exceeded.
 insert into zone_members (zone_id, subject, role, added_by, created_at, updated_at)
 select columns(b as member)
 from rows(:batch as b, zone_id text, subject text, role text, added_by text, created_at bigint, updated_at bigint);
 
 -- name: zone_members_update
--- `was` is the role as read under the zone's lock; an assignment with another role is not updated.
+-- The guard `was` is the role as read under the zone's lock. An assignment with a different role is not updated.
 update zone_members
 set role = b.new_role, updated_at = b.changed_at
 from rows(:batch as b, zone text, name text, was text, new_role text, changed_at bigint)

@@ -1,4 +1,4 @@
-"""Routes of zones."""
+"""Routes for zones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from quarterdeck.engine.transaction import Engine
 @dataclass(frozen=True, slots=True)
 class ZoneHandlers:
     cross_zone_engine: Engine
-    """For the list of zones, which only callers that may cross zones can read."""
+    """Used only to list zones, which requires the scope `quarterdeck.admin`."""
     default_limits: Limits
     submit_put: Callable[[PutZone], Awaitable[PutZoneResult]]
     submit_show: Callable[[ShowZone], Awaitable[ZoneUsage]]

@@ -20,24 +20,24 @@ log = logging.getLogger("quarterdeck.heartbeats")
 AGENTS_MAX = 20_000
 CHUNK_MAX = 500
 GATHER_SECONDS = 0.05
-UNAVAILABLE_SECONDS = 1.0
+UNAVAILABLE_PAUSE_SECONDS = 1.0
 
 
 class HeartbeatMirror:
     def __init__(self, key_writer: KeyWriter) -> None:
-        self.lost = 0
+        self.lost_count = 0
         self._key_writer = key_writer
         self._newest: dict[Ref, Heartbeat] = {}
         self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def record(self, heartbeats: Iterable[Heartbeat]) -> None:
-        """Called after the commit. Only stores them, because the sender is waiting for its response."""
+        """Called after the commit. Does not write yet, because the sender is waiting for its response."""
         for heartbeat in heartbeats:
             if heartbeat.ref in self._newest or len(self._newest) < AGENTS_MAX:
                 self._newest[heartbeat.ref] = heartbeat
             else:
-                self.lost += 1
+                self.lost_count += 1
         self._wakeup.set()
 
     def start(self) -> None:
@@ -63,7 +63,7 @@ class HeartbeatMirror:
                     log.warning("cannot write heartbeats to Redis: %s", error, exc_info=not is_expected)
                 is_unavailable = True
                 self._drop_all()
-                await asyncio.sleep(UNAVAILABLE_SECONDS)
+                await asyncio.sleep(UNAVAILABLE_PAUSE_SECONDS)
                 self._drop_all()
                 continue
             is_unavailable = False
@@ -75,10 +75,10 @@ class HeartbeatMirror:
             chunk = [*self._newest.values()][:CHUNK_MAX]
             await self._key_writer.write_heartbeats(chunk)
             for heartbeat in chunk:
-                # A newer one may have arrived meanwhile.
+                # A newer heartbeat may have arrived during the write.
                 if self._newest.get(heartbeat.ref) is heartbeat:
                     del self._newest[heartbeat.ref]
 
     def _drop_all(self) -> None:
-        self.lost += len(self._newest)
+        self.lost_count += len(self._newest)
         self._newest.clear()

@@ -1,18 +1,18 @@
-"""Keeps the Redis keys of tasks and agents equal to the database.
+"""Keeps the Redis keys for tasks and agents in sync with the database.
 
-The keys are for other programs. No decision of the server reads them.
+The keys are for other programs. The server makes no decision from them.
 
-**Written.** A sink (`engine.sinks`) follows the log. For each event, the row of its task or agent is read again and
-written as it is *now*; then the event is published. So the order of events does not matter, and writing twice does no
-harm. One process at a time does this, by a lease, in one cycle after another: no writer overtakes another.
+**Written.** A sink (`engine.sinks`) follows the log. For each event it reads the current row of the task or agent,
+writes that state to Redis, and then publishes the event. So the order of events does not matter, and writing twice does
+no harm. A lease ensures that one process at a time does this, one cycle after another, so no writer overtakes another.
 
-**Compared.** In the same cycles, when no events are left, the keys are compared with the rows, slice by slice, again
-and again: everything in the database must be in Redis, and everything in Redis must be in the database. Differences are
+**Compared.** When no events are left, the same cycles compare the keys with the rows, slice by slice, in repeated
+rounds: everything in the database must be in Redis, and everything in Redis must be in the database. Differences are
 repaired and counted, and while there are any, the round continues at once. A process without the lease compares without
-writing, and acquires the lease if it finds a difference: idle servers write nothing.
+writing, and acquires the lease only if it finds a difference, so idle servers write nothing.
 
-**Rebuilt.** A marker key says that all keys were written; a wipe of Redis deletes it with the others. If it is
-missing, a complete round runs at once. At its end the process marks the keys as complete only if the marker is still
+**Rebuilt.** The state key records that all keys were written; wiping Redis deletes it with the others. If the state is
+missing, a complete round runs at once. At its end the process marks the keys as complete only if the state is still
 the one that it wrote at the start, so incomplete keys are never marked as complete.
 
 How it fails. If Redis is not reachable, the sink stays at its position, nothing else waits, and the holder of the lease
@@ -51,11 +51,11 @@ from quarterdeck.engine.transaction import Engine, Transaction
 log = logging.getLogger("quarterdeck.mirror")
 SINK_NAME = "redis-keys"
 EVENTS_MIN = 500
-"""Minimum batch size of the sink: a row that several events are about is read and written once."""
+"""Minimum batch size of the sink: if several events concern the same row, it is read and written once."""
 SLICE_MAX = 250
-"""Tasks, and agents, that one step compares."""
+"""Maximum tasks, and maximum agents, that one step compares."""
 STEPS_MAX = 40
-"""Steps per pass, so that other work runs in between."""
+"""Maximum steps per pass, so that other work runs in between."""
 ZONES_MAX = 200
 RECOVERING_MAX = 10_000
 COMPLETE, BUILDING = "whole", "building"
@@ -63,6 +63,7 @@ REBUILD_WAIT_SECONDS = 14.0
 """Less than the default of SHUTDOWN_GRACE_MS, so that a draining server can still respond."""
 REBUILD_POLL_SECONDS = 0.1
 Positions = tuple[str | None, ...]
+"""The last listed id of each of a zone's lists; None for a list that has ended."""
 
 
 class ZoneContents(NamedTuple):
@@ -98,7 +99,7 @@ class MirrorSource(Protocol):
 
 
 class StoredHolder(NamedTuple):
-    """A stored member that says that an agent holds a task. The task may be one of several: ids may contain colons."""
+    """A stored member that names a task and its holder. If ids contain colons, it may name one of several tasks."""
 
     removal: KeyRemoval
     tasks: Sequence[Ref]
@@ -114,7 +115,7 @@ class ComparisonPart:
     agents: Sequence[Ref] = ()
     holders: Sequence[StoredHolder] = ()
     removals: Sequence[KeyRemoval] = ()
-    """Keys and members that are wrong, whatever the database holds."""
+    """Keys and members that are wrong regardless of the database's content."""
 
     @property
     def is_empty(self) -> bool:
@@ -189,7 +190,7 @@ def _is_correct(holder: StoredHolder, task: MirroredTask) -> bool:
         return False
     if holder.agent is not None:
         return holder.agent == (task.zone_id, task.holder.agent_id)
-    return holder.removal.member == key_layout.active_member(task.id, task.holder.session_key)
+    return holder.removal.member == key_layout.active_set_member(task.id, task.holder.session_key)
 
 
 # -- delivery of events ------------------------------------------------------------------------------------------------
@@ -204,18 +205,20 @@ class _KeyMirrorWriter:
         self._source = source
         self._key_writer = key_writer
 
-    async def take_over(self, identity: WriterIdentity) -> None:
-        await self._key_writer.take_over(identity)
+    async def fence_older_terms(self, identity: WriterIdentity) -> None:
+        await self._key_writer.fence_older_terms(identity)
         self.identity = identity
 
-    async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
+    async def deliver(
+        self, identity: WriterIdentity, after_pos: int, entries: Sequence[SinkEntry]
+    ) -> list[RejectedEntry]:
         task_refs, agent_refs = key_layout.changed_refs(entries)
         tasks, agents = await self._cross_zone_engine.read(
             lambda tx: self._source.load_mirrored(tx, task_refs, agent_refs)
         )
-        # The keys first: a subscriber that reads them on the event finds the new state.
+        # The keys first, so that a subscriber that reads them when it gets the event finds the new state.
         await self._key_writer.write(identity, [*tasks, *agents])
-        await self._key_writer.publish(identity, after, entries)
+        await self._key_writer.publish(identity, after_pos, entries)
         return []
 
     async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
@@ -235,7 +238,7 @@ class KeyMirror:
     def __init__(
         self, cross_zone_engine: Engine, source: MirrorSource, key_writer: KeyWriter, settings: SinkSettings
     ) -> None:
-        self.repairs = 0
+        self.repair_count = 0
         self.rebuild_count = 0
         """How often this process has written all keys."""
         self._cross_zone_engine = cross_zone_engine
@@ -251,7 +254,7 @@ class KeyMirror:
         self._round: AsyncIterator[ComparisonPart] | None = None
         self._suspects: ComparisonPart | None = None
         self._building_state: str | None = None
-        """The marker written at the start of a complete round."""
+        """The state written at the start of a complete round."""
         self._repaired_in_round = 0
 
     # -- LeaderWork ---------------------------------------------------------------------------------------------
@@ -343,7 +346,7 @@ class KeyMirror:
         if part.is_empty:
             return 0
         differences = (await self._key_writer.write(identity, await self._load_operations(part))).total
-        self.repairs += differences
+        self.repair_count += differences
         self._repaired_in_round += differences
         return differences
 
@@ -358,7 +361,7 @@ class KeyMirror:
 
     async def _start_rebuild_if_missing(self, identity: WriterIdentity) -> None:
         state = await self._key_writer.read_state()
-        # Only the marker of this database counts.
+        # Only a state that this database wrote counts.
         if state.startswith(f"{COMPLETE} {identity.sink_id} "):
             self._building_state = None
             return
@@ -379,7 +382,7 @@ class KeyMirror:
             self.rebuild_count += 1
 
     async def _next_part(self) -> ComparisonPart | None:
-        """The next part of the round; None at its end. The next call starts a new round."""
+        """The next part of the round, or None at its end. The call after that starts a new round."""
         if self._round is None:
             self._round, self._repaired_in_round = self._iterate_parts(), 0
         try:

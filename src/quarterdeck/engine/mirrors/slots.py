@@ -1,17 +1,18 @@
-"""Keeps the slot counters in Redis equal to the database: how many child sessions of a zone are live.
+"""Keeps the slot counters in Redis in sync with the database. A counter is a zone's number of live child sessions.
 
-The counters are for other programs, as a hint. No admission decision of the server reads them.
+The counters are a hint for other programs. The server does not use them to admit sessions.
 
-Writers never increment a counter, which would drift with every lost update. They write the database's value together
-with its position in the log; one statement reads both. Of two writers the later position wins, in whatever order they
-write. A process writes the zones that its own commits have changed (`SlotMirror`), shortly after the commit.
+Writers never increment a counter, because it would drift with every lost update. They write the database's value
+together with its position in the log; one statement reads both. Of two writers, the one with the later position wins,
+regardless of the order in which they write. Shortly after a commit, the process writes the zones that the commit has
+changed (`SlotMirror`).
 
-All errors are found by comparison (`SlotReconciler`): a process killed between commit and write, a Redis that was not
-reachable or was wiped, a value that someone else wrote, a restored database. Redis is read first and the database after
-it. So a position in Redis that the log has not reached cannot be of this log, and is replaced.
+A comparison (`SlotReconciler`) finds all errors: a process was killed between commit and write, Redis was unreachable
+or wiped, someone else wrote a value, the database was restored. Redis is read first and then the database. So a
+position in Redis that the log has not reached cannot come from this log, and is replaced.
 
-A repair is counted if Redis was wrong: not if a zone has just changed and its writer is about to write it, and not if
-sessions have expired, for which there is no event until a sweep runs.
+A repair is counted only if Redis was wrong. It is not counted if a zone has just changed and its writer is about to
+write it, or if sessions have expired, for which there is no event until a sweep runs.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ SLOT_EVENT_TYPES = ("session.spawn", "session.terminate", "cascade.begin", "zone
 """Events that may change the slots of a zone, or their limit."""
 SLOTS = "slots"
 ZONES_MAX = 500
-"""Zones per read or write."""
+"""Maximum zones per read or write."""
 PAGES_MAX = 40
-"""Pages per pass. The next pass continues after them."""
+"""Maximum pages per pass. The next pass continues after them."""
 GATHER_SECONDS = 0.02
 WRITE_GRACE_MS = 2_000
-"""How long after a commit its process may take to write the zone."""
+"""How long a process may take to write a zone after its commit."""
 RECENT_POSITIONS = 50_000
-"""Positions that are searched for such a commit."""
+"""How many of the newest positions are searched for a recent commit."""
 RETRY = Policy(max_attempts=0, base_ms=100, multiplier=2.0, cap_ms=2_000)
 
 
@@ -82,12 +83,12 @@ class SlotSource(Protocol):
 class SlotComparison(Enum):
     MATCH = auto()
     OUTDATED = auto()
-    """Not counted as wrong: since it was written, sessions have only expired."""
+    """Not counted as wrong: sessions have expired since the counter was written."""
     UNCERTAIN = auto()
     """Wrong, unless the zone has just changed."""
     MISMATCH = auto()
     UNKNOWN_POSITION = auto()
-    """Its position is beyond the end of the log."""
+    """The stored position is beyond the end of the log."""
 
 
 def compare(usage: SlotUsage, stored: StoredSlotCounter) -> SlotComparison:
@@ -175,7 +176,7 @@ class SlotMirror:
                 if usages:
                     await self._slot_writer.write([usage.to_counter() for usage in usages])
             except BaseException:
-                # Also on cancellation: what was not written must still be written.
+                # Also on cancellation: these zones must still be written.
                 self._changed_zones |= chunk
                 raise
 
@@ -184,10 +185,10 @@ class SlotMirror:
 
 
 class SlotReconciler:
-    """Compares Redis with the database, zone by zone, again and again. Any number of processes may do so."""
+    """Compares Redis with the database, zone by zone, in repeated passes. Any number of processes may do so."""
 
     def __init__(self, cross_zone_engine: Engine, source: SlotSource, slot_writer: SlotWriter, every_ms: int) -> None:
-        self.repairs = 0
+        self.repair_count = 0
         self._cross_zone_engine = cross_zone_engine
         self._source = source
         self._slot_writer = slot_writer
@@ -222,7 +223,7 @@ class SlotReconciler:
             if not self._last_zone_id:
                 break
             await asyncio.sleep(0)
-        self.repairs += repaired
+        self.repair_count += repaired
         return repaired
 
     async def reconcile(self, zone_ids: Sequence[str]) -> int:

@@ -10,11 +10,11 @@ cannot reach. So every call takes these steps, in this order:
 - The name is resolved once, here. The connection goes to a checked address, not to the name: a name that resolves to
   another address the second time (DNS rebinding) is never resolved a second time. If one address of a name is blocked,
   the call is blocked: a public name must not point into a private network.
-- TLS verifies the certificate for the name of the URL, whatever the address.
-- Redirects are returned like any response and never followed. Proxies of the environment are not used.
+- TLS verifies the certificate against the host name in the URL, whatever the address.
+- Redirects are returned like any response and never followed. Proxy settings in the environment are ignored.
 - One time limit covers the complete call, from name resolution to the last byte of the response: a server that sends
   one byte a second times out like one that sends none.
-- Response headers and body have separate size limits; beyond them nothing more is read.
+- Response headers and body have separate size limits. Nothing is read beyond them.
 
 | module     | holds                                                                     |
 |------------|---------------------------------------------------------------------------|
@@ -26,8 +26,8 @@ Each call has its own connection. Connection reuse would save round trips to end
 call would have to guess whether the peer has just closed the connection. A request may have side effects and must not
 be sent twice because of a wrong guess.
 
-How it fails: always with an `OutboundError`, which quotes nothing of the response. After `RequestBlocked` there was no
-connection. After any other error it is unknown what the peer has done.
+How it fails. Every failure raises an `OutboundError`, which quotes nothing from the response. If `RequestBlocked` is
+raised, no connection was opened. After any other error it is unknown what the peer has done.
 """
 
 from quarterdeck.engine.outbound_http.client import OutboundClient

@@ -1,7 +1,7 @@
 """One HTTP call, with asyncio streams and httptools.
 
-A library call in a thread would not do: the time limit must cover the complete call, and a thread cannot be interrupted
-while a server sends one byte a second. httptools also parses the server's own requests.
+A library call in a thread would not work: the time limit must cover the complete call, and a thread cannot be
+interrupted while a server sends one byte a second. The HTTP server uses httptools, too.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from quarterdeck.engine.outbound_http.types import (
 
 _CHUNK_BYTES = 64 * 1024
 _FRAMING_BYTES_MAX = 32 * 1024
-"""Beyond headers and body: for chunk framing and interim responses."""
+"""Allowed in addition to headers and body, for chunk framing and interim responses."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class OutboundClient:
-    """Sends requests. Any number may run at once."""
+    """Sends requests. Any number of calls may run at once."""
 
     def __init__(self, guard: SsrfGuard, limits: ResponseLimits | None = None, resolve: Resolve | None = None) -> None:
         self._guard = guard
@@ -40,7 +40,7 @@ class OutboundClient:
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: Request, timeout_seconds: float) -> Response:
-        """The response, whatever its status. Raises `OutboundError`."""
+        """Send a request and return the response, whatever its status. Raises `OutboundError`."""
         target = Target.parse(request.url)
         message = request.encode(target)
         deadline = asyncio.get_running_loop().time() + timeout_seconds
@@ -52,7 +52,7 @@ class OutboundClient:
         except ssl.SSLCertVerificationError:
             raise Unreachable("its certificate is not valid") from None
         except (OSError, UnicodeError) as error:
-            # TimeoutError is an OSError, and a network timeout (ETIMEDOUT) raises it, too: check the timer.
+            # TimeoutError is an OSError, and a network timeout (ETIMEDOUT) raises it, too, so check the timer.
             if timeout.expired():
                 raise TimedOut(f"no response within {timeout_seconds:g} s") from None
             raise Unreachable(f"the connection failed ({type(error).__name__})") from None
@@ -69,7 +69,7 @@ class OutboundClient:
             writer.transport.abort()
 
     async def _connect(self, target: Target, addresses: Sequence[str], deadline: float) -> Streams:
-        """Connect to the first address that works. An address that does not respond leaves time for the others."""
+        """Connect to the first address that works. Each gets only a share of the time, so that all can be tried."""
         *others, last = addresses
         for index, address in enumerate(others):
             remaining = deadline - asyncio.get_running_loop().time()
@@ -84,34 +84,34 @@ class OutboundClient:
         if not target.uses_tls:
             return await asyncio.open_connection(address, target.port)
         if self._tls is None:
-            # On first use, and kept: loading the system's certificates takes tens of milliseconds.
+            # Created on first use and kept: loading the system's certificates takes tens of milliseconds.
             self._tls = ssl.create_default_context()
         return await asyncio.open_connection(address, target.port, ssl=self._tls, server_hostname=target.server_name)
 
     async def _read_response(self, reader: asyncio.StreamReader) -> Response:
         collector = _ResponseCollector()
         parser = collector.parser = httptools.HttpResponseParser(collector)
-        received = 0
+        received_bytes = 0
         while not collector.is_complete and (data := await reader.read(_CHUNK_BYTES)):
-            received += len(data)
+            received_bytes += len(data)
             try:
                 parser.feed_data(data)
             except httptools.HttpParserError:
                 # Data after a complete response is ignored.
                 if not collector.is_complete:
                     raise
-            self._check_limits(collector, received)
+            self._check_limits(collector, received_bytes)
         if not collector.has_full_response:
             raise InvalidResponse("the response is incomplete")
         return Response(collector.status, bytes(collector.body), collector.headers)
 
-    def _check_limits(self, collector: _ResponseCollector, received: int) -> None:
+    def _check_limits(self, collector: _ResponseCollector, received_bytes: int) -> None:
         limits = self._limits
         if len(collector.body) > limits.body_bytes:
             raise ResponseTooLarge(f"the response is larger than {limits.body_bytes} bytes", collector.status)
-        if collector.head_bytes > limits.head_bytes or (received > limits.head_bytes and not collector.status):
+        if collector.head_bytes > limits.head_bytes or (received_bytes > limits.head_bytes and not collector.status):
             raise ResponseTooLarge(f"the response headers are larger than {limits.head_bytes} bytes")
-        if received > limits.head_bytes + limits.body_bytes + _FRAMING_BYTES_MAX:
+        if received_bytes > limits.head_bytes + limits.body_bytes + _FRAMING_BYTES_MAX:
             raise ResponseTooLarge("the response has too much data besides headers and body", collector.status or None)
 
 

@@ -19,8 +19,8 @@ Resolve = Callable[[str, int, str], Awaitable[Sequence[str]]]
 HostPort = tuple[str, int]
 LookupResult = Sequence[str] | Exception
 LOOKUPS_MAX = 32
-FULL_SHARES = 4
-"""How many requesters, each with its full share, use all lookups. A single requester can use only its share."""
+SHARE_COUNT = 4
+"""A single requester can use one lookup in this many at most."""
 ADDRESSES_MAX = 4
 
 
@@ -56,15 +56,15 @@ class Resolver:
 
     A name whose DNS servers do not respond keeps its thread for 30 seconds after all callers have given up. So the
     number of threads is limited, and they are separate from all others, especially those in which the database commits.
-    Each requester has a share: one that uses names that do not resolve delays only its own calls. Concurrent lookups of
-    a name are merged. The threads do not keep the process from ending.
+    Each requester has a share: if it uses names that do not resolve, it delays only its own calls. Concurrent lookups
+    of a name are merged. The threads do not keep the process from exiting.
     """
 
     def __init__(self, lookups_max: int = LOOKUPS_MAX) -> None:
         self._slots = asyncio.Semaphore(lookups_max)
-        self._share_size = max(1, lookups_max // FULL_SHARES)
+        self._share_size = max(1, lookups_max // SHARE_COUNT)
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """Shares in use, by requester. A weak reference: a share exists while a caller waits for it or uses it."""
+        """Shares in use, by requester. The references are weak, so an unused share is deleted."""
         self._lookups: dict[HostPort, asyncio.Future[LookupResult]] = {}
 
     async def __call__(self, host: str, port: int, requester: str) -> Sequence[str]:
@@ -79,11 +79,11 @@ class Resolver:
             except BaseException:  # usually a cancellation: the caller must not keep its share
                 share.release()
                 raise
-            if host_port in self._lookups:  # another caller has started the same lookup meanwhile
+            if host_port in self._lookups:  # another caller has started the same lookup in the meantime
                 self._release(share)
             else:
                 self._start_lookup(host_port, share)
-        # Shielded: a caller that is canceled does not cancel the lookup of the others.
+        # Shielded, so that a canceled caller does not cancel the lookup for the others.
         result = await asyncio.shield(self._lookups[host_port])
         if isinstance(result, Exception):
             raise result
@@ -131,7 +131,7 @@ def _look_up(host: str, port: int, on_result: Callable[[LookupResult], None]) ->
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         on_result(Unreachable("its host name cannot be resolved"))
-    except Exception as error:  # broad, because a caller waits for the result, whatever it is
+    except Exception as error:  # broad, because a caller is waiting for the result, whatever it is
         on_result(error)
     else:
         on_result([*dict.fromkeys(str(row[4][0]) for row in rows)])

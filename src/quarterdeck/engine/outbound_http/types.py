@@ -1,4 +1,4 @@
-"""Requests, responses, limits and errors of outbound calls."""
+"""Requests, responses, limits and errors for outbound calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class OutboundError(Exception):
-    """There is no usable response. The text completes "it failed: …" and quotes nothing of the response."""
+    """There is no usable response. The text completes "it failed: …" and quotes nothing from the response."""
 
 
 class RequestBlocked(OutboundError):
-    """The SSRF guard refuses the URL. There was no connection."""
+    """The SSRF guard refuses the URL. No connection was opened."""
 
     def __init__(self, reason: str, address: str | None = None) -> None:
         super().__init__(reason)
@@ -25,11 +25,11 @@ class RequestBlocked(OutboundError):
 
 
 class Unreachable(OutboundError):
-    """There is no connection, or it was lost."""
+    """The connection could not be opened, or it was lost."""
 
 
 class TimedOut(OutboundError):
-    """No complete response in time."""
+    """No complete response arrived in time."""
 
 
 class ResponseTooLarge(OutboundError):
@@ -62,7 +62,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The parts of a URL. Accepts only URLs that all parsers read alike."""
+    """The parts of a URL. Accepts only URLs that all parsers interpret in the same way."""
 
     uses_tls: bool
     host: str
@@ -106,7 +106,7 @@ class Request:
     headers: Sequence[tuple[str, str]] = ()
     body: bytes = b""
     requester: str = ""
-    """On whose behalf: each requester has a share of limited resources."""
+    """The party that the request is sent for. Each requester has a share of limited resources."""
 
     def encode(self, target: Target) -> bytes:
         """The bytes to send. No header value can inject another header."""

@@ -1,8 +1,8 @@
-"""Secrets at rest: encrypted before they are written, decrypted for the holder of their task, masked for all others.
+"""Secrets at rest: encrypted before they are written, decrypted for the holder of their task, masked for everyone else.
 
 | module           | holds                                                                                      |
 |------------------|--------------------------------------------------------------------------------------------|
-| field_encryption | encryption, decryption and masking of JSON texts: the interface for components             |
+| field_encryption | encryption, decryption and masking of stored JSON: the interface for components            |
 | key_check        | the check, before serving, that this process has the keys of its database                  |
 | keyring          | which key encrypts and which decrypt; the format of an encrypted value                     |
 | rotation         | re-encryption of values under older keys, in bounded steps, while the server runs          |
@@ -12,9 +12,9 @@ bound to zone, table, row and field: if it is copied elsewhere or changed by one
 
 How it fails. A process does not start without all keys that its database was encrypted with. A value that still cannot
 be decrypted (its key was removed, its row tampered with) is shown as `***`, counted, and logged without its content. It
-never fails the claim, the list or the batch that contains it: other tasks must not wait for a lost key. A server that
-is killed during a rotation has encrypted some values with the new key and some not. Both keys are in the keyring,
-everything can be decrypted, and the next rotation continues.
+never fails the claim, the list or the batch that contains it: other tasks must not wait for a lost key. If a server is
+killed during a rotation, some values are under the new key and some are not. Both keys are in the keyring, so all of
+them can be decrypted, and the next rotation continues.
 """
 
 from quarterdeck.engine.secrets.field_encryption import FieldCipher, FieldRef

@@ -1,4 +1,4 @@
-"""Encrypts, decrypts and masks the secrets in JSON texts.
+"""Encrypts, decrypts and masks the secrets in stored JSON.
 
 Encryption scans the text once and parses it only if it may hold secrets. Decryption and masking never parse: an object
 that starts with `{"$sealed":` is only ever created here (requests with that key are refused), and inside a JSON string
@@ -38,7 +38,7 @@ class FieldCipher:
         self.keyring = keyring
         self._pepper = pepper
         self.decryption_failures = 0
-        """Values that could not be decrypted, counted each time."""
+        """How often a value could not be decrypted."""
         self._reported_key_ids: set[str] = set()
 
     def encrypt(self, value: object, field_ref: FieldRef) -> str:
@@ -47,7 +47,7 @@ class FieldCipher:
         text = msgspec.json.encode(value)
         if not redaction.may_hold_secrets(text):
             return text.decode()
-        # Decoded from the text: this walks exactly what would be stored, whatever Python types the value had.
+        # Decoded from the text, so that the walk covers exactly what would be stored, whatever types the value had.
         plain = msgspec.json.decode(text)
         counter = itertools.count(1)
 
@@ -71,7 +71,7 @@ class FieldCipher:
         return _MASKABLE.sub(_MASK_JSON, text) if _MARKER_JSON in text else text
 
     def reencrypt(self, text: str, field_ref: FieldRef) -> str:
-        """The text with all secrets under the current key. Values that cannot be decrypted stay as they are."""
+        """The text with all secrets under the current key. Values that cannot be decrypted are left unchanged."""
         return (
             _ENCRYPTED.sub(lambda match: self._reencrypt_match(match, field_ref), text)
             if _MARKER_JSON in text
@@ -123,11 +123,11 @@ class FieldCipher:
     def _report_failure(self, error: DecryptionError, field_ref: FieldRef) -> None:
         self.decryption_failures += 1
         if error.key_id in self._reported_key_ids:
-            return  # counted; otherwise every claim would log a line
+            return  # only counted; otherwise every claim would log a line
         self._reported_key_ids.add(error.key_id)
         zone, table, row, field = field_ref
         log.error(
-            "cannot decrypt a secret under the key %r: %s (zone %s, %s of %s %s; others of that key are only counted)",
+            "cannot decrypt a secret under the key %r: %s (zone %s, %s of %s %s; later failures are only counted)",
             error.key_id, error, zone, field, table, row,
         )  # fmt: skip
 

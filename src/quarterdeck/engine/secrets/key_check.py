@@ -1,8 +1,8 @@
 """Checks, before serving, that this process has the keys of its database.
 
-For each key in use, `secret_checks` holds a text encrypted with it. A process that lacks one of these keys, or has a
-different key with the same id, would return `***` to an agent that needs a password; so it does not start. The check
-finds a replica that generated its own key file, and a key that was removed before its values were re-encrypted.
+For each key in use, `secret_checks` holds a check text encrypted with it. A process that lacks one of these keys, or
+has a different key with the same id, would return `***` to an agent that needs a password, so it does not start. The
+check detects a replica that generated its own key file, and a key that was removed before its values were re-encrypted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHECK_TEXT = "quarterdeck"
 
 
 async def check_keys(tx: Transaction, keyring: Keyring, lost_key_ids: Collection[str]) -> None:
-    """Raise `KeyringError` if a key is missing or wrong. Store the check of the current key for later processes."""
+    """Raise `KeyringError` if a key is missing or wrong. Store a check text for the current key if there is none."""
     _, rows = await tx.read(Q.secret_checks_lock(), Q.secret_checks_all())
     stored_checks = {str(key_id): str(sealed) for key_id, sealed in rows}
     for key_id, encrypted in stored_checks.items():
@@ -45,7 +45,7 @@ async def list_key_ids(tx: Transaction) -> list[str]:
 
 
 async def delete_check(tx: Transaction, key_id: str) -> bool:
-    """Delete the check of a key: from now on servers start without the key. Return whether there was one."""
+    """Delete the check text of a key, so that servers start without the key. Return whether there was one."""
     [rows] = await tx.read(Q.secret_checks_delete(key_id=key_id))
     return bool(rows)
 

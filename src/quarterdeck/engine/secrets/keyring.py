@@ -1,11 +1,11 @@
 """The keyring, and the format of an encrypted value.
 
 `qs1.<key id>.<nonce>.<ciphertext and tag>`, the last two in base64url without padding. AES-256-GCM; the associated data
-is zone|table|row|field. `qs1` identifies all of that: another cipher would have another prefix.
+is zone|table|row|field. `qs1` identifies this format: a different cipher would have a different prefix.
 
-Nonces are 96 random bits. Of 2³² values under one key, two have the same nonce with a probability of 2⁻³³, which is the
-limit of NIST SP 800-38D: replace a key before it encrypts more than 2³² values (`qd secrets status` counts the stored
-ones).
+Nonces are 96 random bits. Among 2³² values under one key, two have the same nonce with a probability of 2⁻³³, which is
+the limit of NIST SP 800-38D. Replace a key before it encrypts more than 2³² values (`qd secrets status` counts the
+stored ones).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class SecretSettings(msgspec.Struct, frozen=True):
 
 
 class KeyringError(ValueError):
-    """Unusable keys. The message never contains a key."""
+    """The keys cannot be used. The message never contains a key."""
 
 
 class DecryptionError(Exception):
-    """A value that cannot be decrypted. Names its key, never its content."""
+    """A value cannot be decrypted. The error names the key, never the content."""
 
     def __init__(self, key_id: str, reason: str) -> None:
         super().__init__(reason)

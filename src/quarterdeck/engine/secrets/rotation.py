@@ -1,8 +1,8 @@
 """Re-encrypts values under older keys, a bounded step at a time, while the server runs.
 
 A step reads some rows in key order, from where the previous step ended. Values under an older key are re-encrypted and
-written under the lock of their zone, if the text is still the one that was read. So a step may run twice, or never, or
-in two processes at once: nothing is lost, and the next round finds what was missed. The server does not store the
+written under the lock of their zone, unless the text has changed since it was read. So a step may run twice, or never,
+or in two processes at once: nothing is lost, and the next round finds what was missed. The server does not store the
 progress of a rotation; the caller does, with the position that each step returns.
 """
 
@@ -32,7 +32,7 @@ class SecretColumns:
     select_page: Statement
     """(after_zone, after_id, limit) → zone, id, and each field that may hold encrypted values, or null."""
     replace: Statement
-    """A batch of zone, id and, per field, the text that was read and the new one, or nulls. Returns the updated ids."""
+    """(batch) of zone, id and, per field, the text that was read and the new text, or nulls → the updated ids."""
 
 
 class RotationPosition(NamedTuple):
@@ -48,9 +48,9 @@ class RotationStep:
     """Encrypted values found, by key id."""
     reencrypted: int = 0
     undecryptable: int = 0
-    """Values that cannot be decrypted and stay as they are."""
+    """Values that cannot be decrypted and are left unchanged."""
     changed_meanwhile: int = 0
-    """Rows that were written meanwhile: the next round reads them again."""
+    """Rows that changed after they were read. The next round reads them again."""
     next: RotationPosition | None = None
     """Where to continue; None at the end."""
 

@@ -26,15 +26,17 @@ class SinkView(msgspec.Struct, frozen=True):
     position: Annotated[int, Meta(description="everything up to here was delivered or is listed as an entry")]
     head: Annotated[int, Meta(description="the last position of the log")]
     lag_events: int
-    lag_seconds: Annotated[float, Meta(description="age of the oldest event that is not delivered")]
-    waiting: Annotated[int, Meta(description="entries that were rejected, or wait behind one, and will be retried")]
-    dead: Annotated[int, Meta(description="entries that are not retried any more")]
+    lag_seconds: Annotated[float, Meta(description="age of the oldest undelivered event")]
+    waiting: Annotated[
+        int, Meta(description="entries that were rejected, or wait behind a rejected one, and are retried")
+    ]
+    dead: Annotated[int, Meta(description="entries that are no longer retried")]
     run_at: Annotated[str, Meta(description="when a server last ran the sink")]
     error: Annotated[str, Meta(description="why this server cannot deliver")] | None = None
 
 
 class SinkEntryView(msgspec.Struct, frozen=True):
-    """An entry that waits for a retry, or is dead."""
+    """An entry that is waiting for a retry, or is dead."""
 
     pos: int
     stream: str
@@ -64,9 +66,9 @@ async def list_names(tx: Transaction) -> list[str]:
 
 
 async def load_view(tx: Transaction, name: str) -> SinkView:
-    """One sink as the database has it, all values as of one instant. Raises `NotFound`.
+    """The stored state of one sink, with all values as of one instant. Raises `NotFound`.
 
-    Whether this server has it configured, and its error here, are filled in by the caller.
+    The caller fills in whether the sink is configured on this server, and this server's error.
     """
     states, counts = await tx.read(Q.sink_state(name=name), Q.sink_entries_count(sink=name))
     if not states:
@@ -85,7 +87,7 @@ async def load_entries(tx: Transaction, name: str) -> list[SinkEntryView]:
 
 
 async def requeue(tx: Transaction, name: str, pos: int | None) -> int:
-    """Retry dead entries: all, or those of one position. Return how many."""
+    """Retry dead entries: all, or those at one position. Return how many."""
     sinks, requeued = await tx.read(Q.sink_state(name=name), Q.sink_entries_requeue(sink=name, pos=pos))
     if not sinks:
         raise not_found(name)

@@ -17,7 +17,7 @@ class SinkRow(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     id: str
-    """Unique per database and creation. The markers at the target carry it."""
+    """Unique per database and creation. The names of the markers at the target contain it."""
     position: int
     updated_at: Millis
     """When a server last ran the sink."""
@@ -33,13 +33,13 @@ class SinkState(msgspec.Struct, frozen=True, array_like=True):
     floor: int
     head: int
     oldest_at: Millis | None
-    """The time of the first event that is not delivered."""
+    """The time of the oldest undelivered event."""
     next_at: Millis | None
     """When the next rejected entry is retried."""
 
 
 class ParkedEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `sink_entries`: an entry that waits for a retry, or is dead."""
+    """A row of `sink_entries`: an entry that is waiting for a retry, or is dead."""
 
     sink: str
     pos: int
@@ -71,4 +71,4 @@ class SinkTarget:
     writer: StreamWriter
     build_entries: Callable[[Event], list[SinkEntry]]
     must_deliver: Callable[[str], bool]
-    """Whether entries of a stream are retried for ever."""
+    """Whether entries of a stream are retried forever."""

@@ -1,8 +1,8 @@
-"""Deletes entries that have been dead for long, and sinks that no server runs any more.
+"""Deletes entries that have been dead for the retention period, and sinks that no server runs any longer.
 
-A sink whose servers have gone, or do not configure it any more, would block retention of events for ever. Its row says
-when it was last run; a server updates it at its start and then at least once an hour, whether or not the target is
-reachable. Several processes may sweep at once: each delete repeats its condition.
+A sink whose servers are gone, or no longer configure it, would block the retention of events forever. Its row records
+when a server last ran it. A server updates that time when it starts and then at least once an hour, whether or not the
+target is reachable. Several processes may sweep at once: each delete repeats its condition.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ROWS_MAX = 500
 
 
 class SinkRetention:
-    def __init__(self, cross_zone_engine: Engine, days: float, every_ms: int) -> None:
+    def __init__(self, cross_zone_engine: Engine, retention_days: float, every_ms: int) -> None:
         self._cross_zone_engine = cross_zone_engine
-        self._retention_ms = round(days * DAY)
+        self._retention_ms = round(retention_days * DAY)
         self._every_ms = every_ms
 
     def sweep(self) -> Sweep:
@@ -53,7 +53,7 @@ class SinkRetention:
 
 
 async def lowest_needed_position(tx: Transaction) -> int | None:
-    """The lowest position that a sink has not delivered yet; None if there is no sink."""
+    """The lowest position that a sink has not delivered yet, or None if there is no sink."""
     [rows] = await tx.read(Q.sinks_lowest_position())
     lowest = rows[0][0]
     return None if lowest is None else int(str(lowest)) + 1

@@ -24,10 +24,10 @@ from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import StoreError, decode
 
 log = logging.getLogger("quarterdeck.sinks")
-SAVE_SECONDS = 0.25
-"""Minimum time between two writes of the position: on SQLite each is an fsync that requests wait for, too."""
-TOUCH_MS = 60 * MINUTE
-"""How often a sink without work records that it is still run."""
+SAVE_INTERVAL_SECONDS = 0.25
+"""Minimum time between two writes of the position: on SQLite each write is an fsync that also delays requests."""
+TOUCH_INTERVAL_MS = 60 * MINUTE
+"""How often a sink without work records that a server is still running it."""
 BACKOFF = Policy(max_attempts=0, base_ms=1_000, multiplier=2.0, cap_ms=300_000)
 OrderKey = tuple[str, str]
 """(stream, subject): entries of one key are delivered in order."""
@@ -47,7 +47,7 @@ class _Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _DatabaseChecks:
-    """Checks in the database what the target has stored."""
+    """Checks values that the target has stored against the database."""
 
     engine: Engine
     fence: Fence
@@ -73,12 +73,12 @@ class Sink:
     def __init__(self, engine: Engine, name: str, target: SinkTarget, settings: SinkSettings) -> None:
         self.name = name
         self.head = self.position = 0
-        """As last read or written by this process."""
+        """The values that this process has read or written last."""
         self.oldest_at: Millis | None = None
-        """The time of the oldest event that is not delivered."""
-        self.delivered = self.rejected = self.dead = self.missed = 0
-        """Counted since this process started. Missed are events that were deleted before they were delivered, or from
-        which no entries could be built."""
+        """The time of the oldest undelivered event."""
+        self.delivered_count = self.rejected_count = self.dead_count = self.missed_count = 0
+        """Counted since this process started. Missed events were deleted before they were delivered, or no entries
+        could be built from them."""
         self._engine = engine
         self._target = target
         self._batch_max = settings.outbox_batch_size
@@ -94,8 +94,8 @@ class Sink:
         """By stream and whether it must be delivered: position and error of entries that were rejected too often."""
 
     @property
-    def stuck(self) -> int:
-        """Entries that must be delivered and have used up the attempts after which others are dead."""
+    def stuck_count(self) -> int:
+        """Entries that are retried forever and have used up the attempts after which other entries are dead."""
         return len(self._stuck)
 
     async def register(self) -> None:
@@ -116,7 +116,7 @@ class Sink:
             return True
         self._update_position(state.position, state.head, state.oldest_at)
         is_retry_due = state.next_at is not None and state.next_at <= now
-        return state.head > state.position or is_retry_due or now - state.updated_at > TOUCH_MS
+        return state.head > state.position or is_retry_due or now - state.updated_at > TOUCH_INTERVAL_MS
 
     async def run_cycle(self, fence: Fence) -> float | None:
         identity = await self._take_over(fence)
@@ -139,7 +139,7 @@ class Sink:
     # -- state --------------------------------------------------------------------------------------------------
 
     async def _take_over(self, fence: Fence) -> WriterIdentity:
-        """At the start of a term, read the state again and fence out the previous holder."""
+        """At the start of a term, read the state again and fence the previous holder."""
         if self._identity is not None and self._identity.term == fence.term:
             return self._identity
         state, _ = await self._engine.read(self._read_state)
@@ -151,10 +151,10 @@ class Sink:
         position = state.position
         if position < state.floor:
             log.error("events %d to %d were deleted before %s delivered them", position + 1, state.floor, self.name)
-            self.missed += state.floor - position
+            self.missed_count += state.floor - position
             position = state.floor
         identity = WriterIdentity(state.id, fence.term, self._holder_id, _DatabaseChecks(self._engine, fence))
-        await self._target.writer.take_over(identity)
+        await self._target.writer.fence_older_terms(identity)
         self._update_position(position, state.head, state.oldest_at)
         self._saved_position, self._saved_at = position, time.monotonic()
         self._touched_at, self._identity = state.updated_at, identity
@@ -187,10 +187,11 @@ class Sink:
     # -- delivery -----------------------------------------------------------------------------------------------
 
     async def _deliver_events(self, identity: WriterIdentity, fence: Fence, snapshot: _Snapshot) -> bool:
-        """Deliver the events before the first that must wait. If there are none, store the leading ones that must wait.
+        """Deliver the events before the first one that must wait. If there are none, store the leading events, which
+        must wait, instead.
 
-        Never both at once: after a crash, everything up to a marker counts as delivered. Return whether entries
-        were stored.
+        Never do both at once: after a crash, everything up to a marker counts as delivered. Return whether entries were
+        stored.
         """
         pending: list[EventEntries] = [(event, self._build_entries(event)) for event in snapshot.events]
         blocked_until = await self._find_blocked(pending) if snapshot.next_at is not None else {}
@@ -218,13 +219,14 @@ class Sink:
         try:
             return self._target.build_entries(event)
         except msgspec.MsgspecError as error:
-            # No operation writes such an event, but a manual change may. It must not stop all later events.
-            log.error("%s cannot build entries of the event at position %d: %s", self.name, event.pos, error)
-            self.missed += 1
+            # No operation writes such an event, but someone may have edited the database by hand. The event must not
+            # stop all later ones.
+            log.error("%s cannot build entries for the event at position %d: %s", self.name, event.pos, error)
+            self.missed_count += 1
             return []
 
     async def _find_blocked(self, pending: Sequence[EventEntries]) -> dict[OrderKey, Millis]:
-        """Which streams and subjects of these entries already have waiting entries, and until when those wait."""
+        """The streams and subjects of these entries that already have waiting entries, and until when those wait."""
         order_keys = {(self.name, entry.stream, entry.subject) for _, entries in pending for entry in entries}
 
         async def read(tx: Transaction) -> dict[OrderKey, Millis]:
@@ -251,7 +253,7 @@ class Sink:
                 )
                 blocked_until[entry.stream, entry.subject] = row.next_at
                 parked.append(row)
-        self.delivered += len(entries) - len(parked)
+        self.delivered_count += len(entries) - len(parked)
         return parked
 
     def _park(
@@ -268,7 +270,7 @@ class Sink:
     # -- retries ------------------------------------------------------------------------------------------------
 
     async def _retry_due(self, identity: WriterIdentity, fence: Fence, snapshot: _Snapshot) -> None:
-        """Retry due entries, of each stream and subject the oldest. If one is deferred, those behind it are, too."""
+        """Retry the oldest due entry of each stream and subject. If one is deferred, those behind it are, too."""
         entries = [row.to_entry() for row in snapshot.due_entries]
         errors = await self._target.writer.deliver_delayed(identity, entries)
         delivered: BatchRows = []
@@ -292,11 +294,11 @@ class Sink:
                 tx.write(Q.sink_entries_defer_following(batch=deferred_order_keys))
 
         await self._engine.transact(write)
-        self.delivered += len(delivered)
+        self.delivered_count += len(delivered)
 
     def _schedule_retry(self, entry: SinkEntry, attempts: int, error: str, now: Millis) -> tuple[Millis, Millis | None]:
-        """Count a rejection. Return when the entry is retried and, if it is dead, since when."""
-        self.rejected += 1
+        """Count a rejection. Return when to retry the entry and, if it is dead, since when."""
+        self.rejected_count += 1
         jitter = random.random()
         retry_at = next_attempt_at(self._policy, attempt=attempts, now=now, jitter=jitter)
         if retry_at is not None:
@@ -306,14 +308,14 @@ class Sink:
         if must_deliver:
             self._stuck.add((self.name, entry.pos, entry.index))
             return now + backoff(self._policy, attempt=attempts, jitter=jitter), None
-        self.dead += 1
+        self.dead_count += 1
         return now, now
 
     def _log_alerts(self) -> None:
-        """One line per stream: 10,000 entries may be affected."""
+        """Log one line per stream, because 10,000 entries may be affected."""
         for (stream, must_deliver), rejected in self._alerts.items():
             pos, error = rejected[0]
-            consequence = "rejected repeatedly and retried for ever" if must_deliver else "dead"
+            consequence = "rejected repeatedly and retried forever" if must_deliver else "dead"
             message = "%s: %d entries of %s are %s; first at position %d: %s"
             log.error(message, self.name, len(rejected), stream, consequence, pos, error)
         self._alerts.clear()
@@ -321,9 +323,9 @@ class Sink:
     # -- position -----------------------------------------------------------------------------------------------
 
     def _is_save_due(self, now: Millis) -> bool:
-        if now - self._touched_at > TOUCH_MS:
+        if now - self._touched_at > TOUCH_INTERVAL_MS:
             return True
-        return self.position > self._saved_position and time.monotonic() - self._saved_at >= SAVE_SECONDS
+        return self.position > self._saved_position and time.monotonic() - self._saved_at >= SAVE_INTERVAL_SECONDS
 
     async def _save_position(self, fence: Fence, position: int, parked: Sequence[ParkedEntry]) -> None:
         async def write(tx: Transaction) -> bool:
@@ -354,5 +356,5 @@ class Sink:
             return 0
         pauses = [] if snapshot.next_at is None else [max(0.05, (snapshot.next_at - snapshot.now) / 1000)]
         if self.position > self._saved_position:
-            pauses.append(max(0.01, self._saved_at + SAVE_SECONDS - time.monotonic()))
+            pauses.append(max(0.01, self._saved_at + SAVE_INTERVAL_SECONDS - time.monotonic()))
         return min(pauses, default=None)

@@ -22,7 +22,7 @@ from quarterdeck.http.auth.model import AuthSettings
 _BEARER_PREFIX = b"Bearer "
 _MAX_HEADER_BYTES = len(_BEARER_PREFIX) + jwt_claims.MAX_TOKEN_BYTES
 ApiKeyLookup = Callable[[ParsedApiKey], Awaitable[Caller]]
-"""Looks an API key up in the database, for each request. Raises the problem for the caller."""
+"""Looks up an API key in the database, for every request. Raises a problem if the key is refused."""
 
 
 class Credentials(Protocol):
@@ -35,7 +35,7 @@ class Credentials(Protocol):
 class Authenticator:
     """Authenticates requests. Caches verified tokens and the keys of issuers.
 
-    `clock` returns the wall-clock time, `monotonic` a time that never goes back.
+    `clock` returns the wall-clock time, `monotonic` a time that never goes backwards.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Authenticator:
         self._lookup_api_key = lookup
 
     async def authenticate(self, credentials: Credentials) -> Caller:
-        """The caller that these credentials belong to now.
+        """The caller that these credentials identify.
 
-        A stream calls this again with the same headers: a token that has expired meanwhile is refused, and so is a
+        A stream calls this again with the same headers: a token that has since expired is refused, and so is a
         revoked API key, because keys are looked up each time.
         """
         if credentials.api_key:
@@ -72,7 +72,7 @@ class Authenticator:
         return cached or await self.verify_token(credentials.authorization)
 
     def cached_caller(self, authorization: bytes) -> Caller | None:
-        """The caller of a header that was verified before and has not expired. Runs for every request."""
+        """The cached caller for an Authorization header, unless its token has expired. Runs for every request."""
         if len(authorization) > _MAX_HEADER_BYTES:
             return None
         digest = sha256(authorization).digest()
@@ -92,7 +92,7 @@ class Authenticator:
         key = await issuer.find_key(token)
         if key is None:
             jwt_claims.raise_invalid_token("The token names a key that its issuer does not publish.")
-        # The key determines the algorithm. The token's `alg` must be equal.
+        # The key determines the algorithm, and the token's `alg` must match it.
         if token.header.alg != key.alg or not key.verify(token.signing_input, token.signature):
             jwt_claims.raise_invalid_token("The token's signature is not valid.")
         issuer.on_token_verified(token)
@@ -128,7 +128,7 @@ class Authenticator:
         return await self._lookup_api_key(parsed_key)
 
     def _cache_token(self, authorization: bytes, expires_at: float, caller: Caller) -> None:
-        # Only the exact prefix "Bearer " is cached: otherwise one token with many spellings of it could fill the cache.
+        # Other spellings of the prefix "Bearer " are not cached: one token with many of them could fill the cache.
         if not authorization.startswith(_BEARER_PREFIX) or authorization.startswith(b" ", len(_BEARER_PREFIX)):
             return
         self._token_cache[sha256(authorization).digest()] = (expires_at, caller)

@@ -29,11 +29,11 @@ class Issuer(Protocol):
         """The key that the token names, or None if the issuer has no such key."""
 
     def on_token_verified(self, token: UnverifiedToken) -> None:
-        """Called after the token's signature was verified."""
+        """Called after the token's signature has been verified."""
 
 
 class TrustedIssuers:
-    """The trusted issuers. Raises ValueError, with a text for the operator, if a configured URL is not valid."""
+    """The trusted issuers. Raises ValueError, with a message for the operator, if a configured URL is invalid."""
 
     def __init__(self, settings: AuthSettings, local: LocalIssuer | None, jwks_cache: JwksCache) -> None:
         self._local = _TrustedLocalIssuer(local) if local is not None else None
@@ -50,7 +50,7 @@ class TrustedIssuers:
             self._external[admin] = _ExternalIssuer(admin, jwks_cache, may_grant_admin=True)
 
     def issuer_of(self, token: UnverifiedToken) -> Issuer:
-        """The issuer that the token names. Refuses tokens of issuers that are not trusted."""
+        """The issuer that the token names. Refuses tokens from untrusted issuers."""
         if self._local is not None and self._local.matches(token):
             return self._local
         external = self._external.get(token.claims.iss)
@@ -60,7 +60,7 @@ class TrustedIssuers:
 
 
 class _TrustedLocalIssuer:
-    """The local issuer. Its tokens name its key by thumbprint and are recognized even if ISSUER_URL is its name."""
+    """The local issuer. Its tokens name its key by thumbprint, so `matches` works even if its name is ISSUER_URL."""
 
     may_grant_admin = True
     is_local = True

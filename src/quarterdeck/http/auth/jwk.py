@@ -37,7 +37,7 @@ class VerifyingKey:
 
 
 def to_verifying_key(kid: str | None, public_key: object) -> VerifyingKey | None:
-    """Bind a key to the algorithm of its type. None for a key that is not accepted."""
+    """Bind a key to the algorithm for its type. None if the key is not accepted."""
     if isinstance(public_key, EllipticCurvePublicKey) and isinstance(public_key.curve, SECP256R1):
         return VerifyingKey(kid, "ES256", public_key, jwt.get_algorithm_by_name("ES256"))
     if isinstance(public_key, Ed25519PublicKey):
@@ -48,7 +48,7 @@ def to_verifying_key(kid: str | None, public_key: object) -> VerifyingKey | None
 
 
 class KeySet:
-    """The usable keys of one JWKS document."""
+    """The usable keys in one JWKS document."""
 
     def __init__(self, keys: Iterable[VerifyingKey] = ()) -> None:
         self._keys = tuple(keys)
@@ -87,7 +87,7 @@ _jwk_decoder = msgspec.json.Decoder(_Jwk)
 
 
 def parse_key_set(document: bytes) -> KeySet:
-    """The usable keys of a JWKS document. Raises ValueError if it is not a JWKS document."""
+    """The usable keys in a JWKS document. Raises ValueError if it is not a JWKS document."""
     try:
         published_keys = _jwks_decoder.decode(document).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""A bounded cache of the key sets of external issuers.
+"""A bounded cache for the key sets of external issuers.
 
 One rule covers every reason to fetch (an unknown set, an old set, a `kid` that is not in it, an issuer that was
-unreachable): **a URL is fetched at most once in `jwks_refetch_seconds`, by one request at a time.** Between two fetches
-the last result is used, whether it is a set, an empty set, or a failure.
+unreachable): **a URL is fetched at most once per `jwks_refetch_seconds`, by one request at a time.** Between two
+fetches the last result is used, whether it is a set, an empty set, or a failure.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class _CacheEntry:
     attempted_at: float = -math.inf
     """When the last fetch ended, successful or not."""
     has_verified_token: bool = False
-    """A key of this set has verified a token, so the zone is real and was not made up by a forger."""
+    """Whether a key in this set has verified a token. If so, the zone is real and not a forger's invention."""
 
 
 class JwksCache:
-    """A bounded cache over `fetch`. `monotonic` is a clock in seconds."""
+    """A bounded cache for the results of `fetch`. `monotonic` returns seconds."""
 
     def __init__(self, settings: AuthSettings, fetch: Fetch, monotonic: MonotonicClock) -> None:
         self._max_entries = max(1, settings.jwks_cache_max)
@@ -56,7 +56,10 @@ class JwksCache:
         )
 
     async def find_key(self, url: str, kid: str | None) -> VerifyingKey | None:
-        """The key with that id, or None if the issuer has none. Raises Unavailable if its keys cannot be fetched."""
+        """The key with this id, or None if the issuer has no such key.
+
+        Raises Unavailable if the set cannot be fetched and no usable set is cached.
+        """
         entry = self._entries.get(url)
         if entry is None or self._monotonic() - entry.fetched_at >= self._fresh_seconds:
             entry = await self._refresh(url)
@@ -67,7 +70,7 @@ class JwksCache:
         return key
 
     def mark_verified(self, url: str) -> None:
-        """Record that a key of this set verified a token. Such a set is evicted after all others."""
+        """Record that a key in this set has verified a token. Sets that have done so are evicted last."""
         if (entry := self._entries.get(url)) is not None:
             entry.has_verified_token = True
             self._entries.move_to_end(url)
@@ -91,7 +94,7 @@ class JwksCache:
         return entry.keys
 
     async def _refresh(self, url: str) -> _CacheEntry:
-        """Fetch the set, or wait for a running fetch, or return the last result if it is too recent."""
+        """Fetch the set, wait for a fetch that is already running, or return the last result if it is recent."""
         task = self._running_fetches.get(url)
         if task is None:
             entry = self._entries.get(url)

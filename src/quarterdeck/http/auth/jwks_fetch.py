@@ -1,6 +1,6 @@
 """Fetches a JWKS document with one bounded GET.
 
-The operator configured the URL, so it may lead into a private network, unlike URLs that come from clients. All other
+The operator configures the URL, so it may point into a private network, unlike URLs that come from clients. All other
 rules of `engine.outbound_http` apply.
 """
 
@@ -16,7 +16,7 @@ MAX_RESPONSE_BYTES = 256 * 1024
 
 
 class FetchError(Exception):
-    """The fetch failed. Its text is for the log and contains nothing of the response."""
+    """The fetch failed. The message is for the log and contains nothing from the response."""
 
 
 def check_url(name: str, url: str) -> None:

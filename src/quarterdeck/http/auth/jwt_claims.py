@@ -44,7 +44,7 @@ class TokenHeader(msgspec.Struct, frozen=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """The claims that are read. All others are ignored."""
+    """The claims that are read. All other claims are ignored."""
 
     iss: str
     aud: str | list[str]
@@ -60,7 +60,7 @@ class Claims(msgspec.Struct, frozen=True):
     agent_id: OptionalName = None
     delegation_edge_id: OptionalName = None
     role: object = None
-    """Other issuers use this name for other things, so an unknown role is ignored and the token is not refused."""
+    """Other issuers use this name differently, so an unknown role is ignored and the token is not refused."""
     attempt: object = None
     agent_since: object = None
 
@@ -84,7 +84,7 @@ def raise_invalid_token(detail: str) -> NoReturn:
 
 
 def extract_bearer_token(authorization: bytes | None) -> bytes:
-    """The bearer token of an Authorization header. A header with another scheme counts as missing."""
+    """The bearer token in an Authorization header. A header with a different scheme counts as missing."""
     scheme = _BEARER_SCHEME.match(authorization or b"")
     if authorization is None or scheme is None or scheme.end() == len(authorization):
         raise Unauthenticated(
@@ -114,8 +114,10 @@ def check_claims(claims: Claims, now: float, leeway_seconds: float) -> None:
     """Check everything about the claims that needs no key."""
     if not is_path_id(claims.zone_id):
         raise_invalid_token("The claim zone_id must be 1 to 128 letters, digits and `_ . - :`.")
-    optional = (claims.sid, claims.agent_session_id, claims.agent_id, claims.delegation_edge_id)
-    if any(_CONTROL_CHARACTER.search(name) for name in (claims.sub, claims.client_id, *optional) if name is not None):
+    optional_names = (claims.sid, claims.agent_session_id, claims.agent_id, claims.delegation_edge_id)
+    if any(
+        _CONTROL_CHARACTER.search(name) for name in (claims.sub, claims.client_id, *optional_names) if name is not None
+    ):
         raise_invalid_token("A claim contains control characters.")
     if claims.iss not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
         raise_invalid_token("The token is for another audience: `aud` must name the issuer (`iss`).")
@@ -128,7 +130,7 @@ def check_claims(claims: Claims, now: float, leeway_seconds: float) -> None:
 
 
 def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway_seconds: float) -> Caller:
-    """The caller. Only for claims whose signature was verified."""
+    """Build the caller. Call this only after the signature has been verified."""
     scopes = frozenset((claims.scope or "").split(" ")) - {""}
     if not may_grant_admin:
         # Removed, because code that checks `scopes` without `is_admin` must not find it.
@@ -152,7 +154,7 @@ def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway_s
 
 
 def _issued_at(iat: float | None, leeway_seconds: float) -> int:
-    """The latest time, in milliseconds, at which the token can have been issued. 0 without `iat`."""
+    """The latest time, in milliseconds, at which the token could have been issued. 0 without `iat`."""
     # Most issuers round `iat` down to seconds, so a token with `iat` 7 may have been issued just before 8.
     return 0 if iat is None else round((iat + 1 + leeway_seconds) * 1000)
 
@@ -172,7 +174,7 @@ def _decode_segment(decoder: msgspec.json.Decoder[T], segment: bytes, part: str)
 
 
 def _decode_base64url(segment: bytes) -> bytes:
-    """Decode canonical base64url without padding. Other spellings of one token would have other digests."""
+    """Decode canonical base64url without padding. With other spellings, one token could have several digests."""
     try:
         data = base64.urlsafe_b64decode(segment + b"=" * (-len(segment) % 4))
     except binascii.Error:

@@ -38,7 +38,7 @@ from quarterdeck.http.auth.model import Grant
 from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret, replace_secret
 
 ADMIN_TOKEN_TTL_SECONDS = 30 * 24 * 3600
-"""The server writes a new token at every start and once a day."""
+"""The server writes a new admin token at every start and once a day."""
 
 
 class LocalIssuer:
@@ -59,7 +59,7 @@ class LocalIssuer:
 
     @classmethod
     def open(cls, key_file: Path, issuer: str | None = None, clock: Callable[[], float] = time.time) -> LocalIssuer:
-        """Read the signing key, or create it on the first start. Raises KeyFileError with a text for the operator."""
+        """Read the signing key. Creates it on the first start. Raises KeyFileError with a message for the operator."""
         pem = read_secret(key_file)
         if pem is None:
             create_secret(key_file, _new_pem())
@@ -70,11 +70,11 @@ class LocalIssuer:
         return cls(_load_private_key(key_file, pem), issuer, clock)
 
     def mint(self, grant: Grant, ttl_seconds: int) -> str:
-        """A signed token that is valid for `ttl_seconds`. Raises Invalid if the server would not accept it."""
+        """Sign a token that is valid for `ttl_seconds`. Raises Invalid if the server would not accept it."""
         if ttl_seconds < 1:
             raise Invalid("invalid_ttl", "`ttl` must be at least 1 second.", field="ttl")
         if any(not scope or " " in scope for scope in grant.scopes):
-            raise Invalid("invalid_scope", "A scope is one word without spaces.", field="scope")
+            raise Invalid("invalid_scope", "A scope must be one word without spaces.", field="scope")
         now = int(self._clock())
         claims = {
             "iss": self.issuer,
@@ -109,7 +109,7 @@ class LocalIssuer:
     def derive_secret(self, purpose: str) -> bytes:
         """Derive 32 bytes from the private key, different for each purpose, instead of storing a secret.
 
-        The bytes reveal neither the key nor the bytes of another purpose.
+        The bytes reveal neither the key nor the bytes for another purpose.
         """
         private_value = self._key.private_numbers().private_value.to_bytes(32, "big")
         return HKDF(SHA256(), length=32, salt=None, info=b"quarterdeck " + purpose.encode()).derive(private_value)
@@ -125,7 +125,7 @@ class LocalIssuer:
         replace_secret(path, self.mint_admin_token(lifecycle_scope, ttl_seconds).encode())
 
     def mint_admin_token(self, lifecycle_scope: str = LIFECYCLE, ttl_seconds: int = ADMIN_TOKEN_TTL_SECONDS) -> str:
-        """A token for the local administrator, who may do everything in every zone."""
+        """Sign a token for the local administrator, who may do everything in every zone."""
         admin_grant = Grant(
             zone_id="default",
             client_id="local",
@@ -144,7 +144,7 @@ def _load_private_key(path: Path, pem: bytes) -> EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):
-        # TypeError means that the key has a passphrase. `from None`: the library's texts may quote the file.
+        # TypeError means that the key has a passphrase. `from None`: the library's messages may quote the file.
         raise KeyFileError(f"The key file {path} contains no PEM private key, or one with a passphrase.") from None
     if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
         raise KeyFileError(f"The key in {path} is not an ES256 key. It must use the curve P-256.")

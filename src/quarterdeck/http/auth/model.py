@@ -1,4 +1,4 @@
-"""The data types of this package: its settings, and the content of a token of the local issuer."""
+"""The data types of this package: its settings, and the contents of a token from the local issuer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from quarterdeck.core.caller import LIFECYCLE, Role
 
 
 class AuthSettings(msgspec.Struct, frozen=True):
-    """Settings of authentication. Only `settings.py` reads them from the environment."""
+    """Authentication settings. Only `settings.py` reads them from the environment."""
 
     issuer_url: str | None = None
-    """ISSUER_URL: the external issuer's name, both iss and aud. None: only the local issuer is trusted."""
+    """ISSUER_URL: the external issuer's name (iss and aud). If None, only the other two issuers are trusted."""
     sts_url: str | None = None
-    """STS_URL: where the external issuer's keys are fetched, if not at ISSUER_URL. Ignored without ISSUER_URL."""
+    """STS_URL: where to fetch the external issuer's keys, if not from ISSUER_URL. Ignored without ISSUER_URL."""
     admin_issuer: str | None = None
     """QD_ADMIN_ISSUER: the issuer, besides the local one, that may grant quarterdeck.admin."""
     lifecycle_scope: str = LIFECYCLE
-    """AGENT_COORDINATOR_SCOPE: the name in tokens of the scope for agents and clients."""
+    """AGENT_COORDINATOR_SCOPE: the name that tokens use for the scope of agents and clients."""
     leeway_seconds: Annotated[int, Meta(ge=0, le=300)] = 5
     """How far the issuer's clock and this server's clock may differ."""
     token_cache_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
@@ -30,12 +30,12 @@ class AuthSettings(msgspec.Struct, frozen=True):
     jwks_stale_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 3600
     """How long fetched keys may be used while the issuer cannot be reached."""
     jwks_refetch_seconds: Annotated[float, Meta(ge=0, le=3_600)] = 10
-    """A URL is fetched at most once in this time, whatever the reason."""
+    """The minimum time between two fetches of one URL, whatever the reason."""
     jwks_timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 3
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a token of the local issuer."""
+    """The contents of a token from the local issuer."""
 
     zone_id: str
     client_id: str
@@ -49,4 +49,4 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     attempt: str | None = None
     """The attempt token, if the token is issued for one attempt."""
     agent_since: int | None = None
-    """When the agent was registered, in milliseconds. Identifies the registration that the token is issued for."""
+    """When the agent was registered, in milliseconds. Identifies the registration that the token was issued for."""

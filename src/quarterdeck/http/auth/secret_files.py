@@ -13,13 +13,13 @@ _OWNER_ONLY = 0o600
 
 
 class KeyFileError(Exception):
-    """The file cannot be used. The text is for the operator."""
+    """The file cannot be used. The message is for the operator."""
 
 
 def read_secret(path: Path) -> bytes | None:
-    """The content of a secret file, or None if it does not exist. Refuses a file that others could read or write."""
+    """The content of a secret file, or None if it does not exist. Refuses a file that others can access."""
     try:
-        # O_NONBLOCK: a named pipe must be refused, and opening it would block.
+        # O_NONBLOCK: a named pipe is refused below, but without this flag opening it would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
@@ -37,10 +37,10 @@ def read_secret(path: Path) -> bytes | None:
 
 
 def create_secret(path: Path, content: bytes) -> None:
-    """Create a secret file unless it exists. If two processes do so at once, one wins, and both read its content.
+    """Create a secret file unless it exists. If two processes do so at once, only one of them creates the file.
 
-    With O_EXCL on the name itself, the loser could read a file that the winner has not written yet. So the content is
-    written to a temporary file, which is then linked to the final name. The link fails if that name exists.
+    With O_EXCL on the final name, the other process could read the file before its content is written. So the content
+    is written to a temporary file, which is then linked to the final name. The link fails if that name exists.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def create_secret(path: Path, content: bytes) -> None:
 
 
 def replace_secret(path: Path, content: bytes) -> None:
-    """Replace a secret atomically: a reader finds either the old or the new content, completely."""
+    """Replace a secret atomically: a reader finds either the complete old content or the complete new content."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = _write_temporary_file(path, content)
@@ -70,13 +70,13 @@ def replace_secret(path: Path, content: bytes) -> None:
 
 
 def _check_permissions(path: Path, file_status: os.stat_result) -> None:
-    """Refuse a file that others can access. A file of root may be group-readable, as Kubernetes mounts secrets."""
+    """Refuse a file that others can access. A file owned by root may be group-readable, like secrets in Kubernetes."""
     if not stat.S_ISREG(file_status.st_mode):
         raise KeyFileError(f"The key file {path} is not a regular file.")
     if file_status.st_uid not in (os.geteuid(), 0):
         raise KeyFileError(f"The key file {path} belongs to another user, who could replace it. Change its owner.")
-    allowed = 0o700 if file_status.st_uid == os.geteuid() else 0o740
-    if stat.S_IMODE(file_status.st_mode) & ~allowed & 0o777:
+    allowed_mode = 0o700 if file_status.st_uid == os.geteuid() else 0o740
+    if stat.S_IMODE(file_status.st_mode) & ~allowed_mode & 0o777:
         raise KeyFileError(f"Other users can access the key file {path}. Fix it with: chmod 600 {path}")
 
 

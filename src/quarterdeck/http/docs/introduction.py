@@ -32,9 +32,9 @@ CONVENTIONS = (
     "routes refuse unknown fields with 400; the others ignore them.",
     "Ids in a path are 1 to 128 letters, digits and `_ . - :`. Times are ISO 8601 in UTC, with milliseconds.",
     "Lists are paged. `next_cursor` or a `Link` header leads to the next page. Cursors are opaque.",
-    "An `Idempotency-Key` makes a repeat safe: the same key and body give the same response. A refused request does "
+    "An `Idempotency-Key` makes a retry safe: the same key and body give the same response. A refused request does "
     "not use up its key.",
-    "Every response has an `X-Request-Id`: that of the request, if it has one.",
+    "Every response has an `X-Request-Id`. If the request has one, the response repeats it.",
     "A W3C `traceparent` is stored with every event that the request causes, and its trace id is in the request's log "
     "line. `qd` sends the value of `TRACEPARENT`. A malformed or repeated `traceparent` is ignored. `tracestate` is "
     "accepted and dropped.",
@@ -102,11 +102,11 @@ def _refusals_section(api: ApiDescription) -> Html:
         el("h2", "Errors"),
         _paragraph(
             "Errors are `application/problem+json`. Match on `error` and show `detail`. When a limit is reached, "
-            "`bound` is its name, `limit` its value, `used` the current use, and `frees` what would free capacity."
+            "`bound` is its name, `limit` its value, `used` the current usage, and `frees` what would free capacity."
         ),
         _paragraph(
             "If a retry may succeed, the response has a `Retry-After` header. Any route can return the errors below. "
-            "Errors of single routes are listed at the route."
+            "Each route also lists its own errors."
         ),
     ]
     panels = [] if example is UNSET else [_panel("A limit is reached", json_block(example))]

@@ -20,7 +20,7 @@ EMPTY = Html()
 
 
 def el(name: str, /, *children: str, **attributes: str) -> Html:
-    """An element. `class_` becomes `class`, `aria_label` becomes `aria-label`. Empty attributes are left out."""
+    """Build an element. `class_` becomes `class`, `aria_label` becomes `aria-label`. Empty attributes are left out."""
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items() if value
     )
@@ -30,12 +30,12 @@ def el(name: str, /, *children: str, **attributes: str) -> Html:
 
 
 def join_html(parts: Iterable[str], separator: str = "") -> Html:
-    """Join parts. Each is escaped unless it is markup."""
+    """Join parts. Escapes each part unless it is markup."""
     return Html(_escape_text(separator).join(_escape_text(part) for part in parts))
 
 
 def format_prose(text: str) -> Html:
-    """Escape a text, with `backticks` as code."""
+    """Escape text, and turn `backticks` into code elements."""
     pieces = _BACKTICKS.split(text)
     return join_html(el("code", piece) if index % 2 else piece for index, piece in enumerate(pieces))
 
@@ -57,7 +57,7 @@ def document(head: Html, body: Html) -> bytes:
 
 
 def to_anchor(text: str) -> str:
-    """A text as an anchor: letters, digits and hyphens."""
+    """Convert text to an anchor: letters, digits and hyphens."""
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
 
 

@@ -1,6 +1,6 @@
 """The part of an OpenAPI document that the page uses, as types.
 
-The document is checked once, when it is converted to these types. Rendering needs no further checks.
+The document is validated once, when it is converted to these types, so rendering needs no further checks.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ApiDescription(msgspec.Struct, frozen=True):
                 yield RouteEntry(method.upper(), path, operation)
 
     def groups(self) -> list[tuple[Tag, list[RouteEntry]]]:
-        """The routes by their first tag, in the order of the tags. Routes without a tag come last."""
+        """The routes grouped by their first tag, in the order of the tags. Routes without a tag come last."""
         tags_by_name = {tag.name: tag for tag in self.tags}
         routes_by_tag: dict[str, list[RouteEntry]] = {name: [] for name in tags_by_name}
         for route in self.routes():

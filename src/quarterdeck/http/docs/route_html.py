@@ -1,4 +1,4 @@
-"""One route as HTML: its fields, an example of request and response, its errors."""
+"""One route as HTML: its fields, an example request and response, its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quarterdeck.http.docs.openapi_types import (
 from quarterdeck.http.docs.schema_html import Field, field_list, fields_of, json_block, pretty_json, type_html
 
 EVENT_STREAM = "text/event-stream"
-SHORT_BODY_MAX = 44
+SHORT_BODY_CHARACTERS_MAX = 44
 """A body of at most this many characters is shown on one line of the example."""
 
 
@@ -146,7 +146,7 @@ def _stream_example(route: RouteEntry, response: Content, api: ApiDescription) -
 
 
 def curl_command(route: RouteEntry, api: ApiDescription) -> str:
-    """A command to paste into a shell that has $SERVER and $TOKEN."""
+    """A command to paste into a shell in which $SERVER and $TOKEN are set."""
     parts = ["curl"]
     if route.method != "GET":
         parts[0] += f" -X {route.method}"
@@ -175,7 +175,7 @@ def _example_url(route: RouteEntry, api: ApiDescription) -> str:
 
 def _example_body(media: Media) -> str:
     short = msgspec.json.encode(media.example).decode()
-    text = short if len(short) <= SHORT_BODY_MAX else pretty_json(media.example)
+    text = short if len(short) <= SHORT_BODY_CHARACTERS_MAX else pretty_json(media.example)
     return text.replace("'", "'\\''")
 
 

@@ -14,7 +14,7 @@ from quarterdeck.http.docs.openapi_types import ApiDescription, Schema
 
 _TOKENS = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b')
 UNBOUNDED = 2**63 - 1
-"""The largest 64-bit integer. A maximum of this value is not shown: it only means that the value has 64 bits."""
+"""The largest 64-bit integer. If it is a field's maximum, it is not shown: it only means that the value has 64 bits."""
 
 
 class Field(NamedTuple):
@@ -61,7 +61,7 @@ def _field_html(field: Field, api: ApiDescription) -> Html:
     description = field.description or _schema_description(field.schema)
     facts = [type_html(field.schema, api), *limits_html(field.schema)]
     if not description:
-        # A description is easier to read than a pattern, so the pattern is shown only without one.
+        # A description is easier to read than a pattern, so the pattern is shown only if there is no description.
         facts += patterns_html(field.schema)
     if field.schema.default not in (UNSET, None):
         facts.append(join_html(["default ", el("code", msgspec.json.encode(field.schema.default).decode())]))

@@ -40,7 +40,7 @@ _ID_PARAMETER: Json = {
     "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
 }
 _NAME_PARAMETER: Json = {
-    "description": f"1 to {NAME_MAX} characters, percent-encoded where needed; no control characters, no slash",
+    "description": f"1 to {NAME_MAX} characters, percent-encoded where needed; no control characters or slashes",
     "schema": {"type": "string", "pattern": f"^[^/\\x00-\\x1f\\x7f]{{1,{NAME_MAX}}}$"},
 }
 
@@ -130,8 +130,8 @@ def _join_with_or(words: Sequence[str]) -> str:
 
 
 def _format_size(byte_count: int) -> str:
-    mebibytes, rest = divmod(byte_count, 1 << 20)
-    return f"{byte_count // 1024} KiB" if rest else f"{mebibytes} MiB"
+    mebibytes, remainder = divmod(byte_count, 1 << 20)
+    return f"{byte_count // 1024} KiB" if remainder else f"{mebibytes} MiB"
 
 
 def _path_parameters(route: Route) -> Iterator[Json]:
@@ -178,7 +178,7 @@ def _zone_header() -> Json:
         "name": "X-Workspace-ID",
         "in": "header",
         "description": "The workspace (zone) of the request. Default: the zone of the token. Only a token with the "
-        "scope `quarterdeck.admin` may name another zone; all others get 404 `workspace_not_found`.",
+        "scope `quarterdeck.admin` may name another zone; all other tokens get 404 `workspace_not_found`.",
         "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
     }
 
@@ -187,8 +187,8 @@ def _last_event_id() -> Json:
     return {
         "name": "Last-Event-ID",
         "in": "header",
-        "description": "For a stream: the last event id that the client saw. The stream continues after it and "
-        "ignores `after`.",
+        "description": "For a stream: the last event id that the client received. The stream continues after it "
+        "and ignores `after`.",
         "schema": {"type": "string", "pattern": "^[0-9]{1,19}$"},
     }
 
@@ -208,8 +208,8 @@ def _bearer_scheme() -> Json:
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "JWT",
-        "description": "A token of the local issuer (`qd token`) or of an issuer that the server is configured to "
-        "trust. It is valid in one zone and must have the scope that the operation names.",
+        "description": "A token from the local issuer (`qd token`) or from an issuer that the server is configured "
+        "to trust. It is valid in one zone and must have the scope that the operation names.",
     }
 
 
@@ -235,7 +235,7 @@ def _api_key_scheme() -> Json:
 
 
 def _operation_ids(routes: Iterable[Route]) -> Iterator[str]:
-    """Operation ids from method and path, which are public. Handlers can be renamed without changing them."""
+    """Build operation ids from the method and path, so that renaming a handler does not change them."""
     used: set[str] = set()
     for route in routes:
         stem = "_".join([route.method.lower(), *re.findall(r"[A-Za-z0-9]+", route.path)])

@@ -1,7 +1,7 @@
 """The meaning and the problem type of each error code, for the documentation.
 
 Components raise the codes. A test compares this list with the source: every code that is raised is listed here with its
-problem type, and no other code is.
+problem type, and no other codes are.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class ErrorCode(NamedTuple):
 
 COMMON_CODES: Mapping[str, ErrorCode] = {
     "invalid_http": ErrorCode(Invalid, "The bytes are not a well-formed HTTP/1.1 request. The connection is closed."),
-    "invalid_body": ErrorCode(Invalid, "The body is not valid JSON for this route. `field` names what is wrong."),
+    "invalid_body": ErrorCode(Invalid, "The body is not valid JSON for this route. `field` names the invalid field."),
     "invalid_path": ErrorCode(Invalid, "A path parameter is malformed. `field` names it."),
     "invalid_query": ErrorCode(Invalid, "A query parameter is not valid. `field` names it."),
-    "invalid_characters": ErrorCode(Invalid, "A text contains U+0000 or a lone surrogate."),
+    "invalid_characters": ErrorCode(Invalid, "A string contains U+0000 or a lone surrogate."),
     "invalid_number": ErrorCode(Invalid, "An integer does not fit into 64 bits."),
     "invalid_value": ErrorCode(
-        Invalid, "The database rejected a value: a number is out of range or a text is not valid."
+        Invalid, "The database rejected a value: a number is out of range or a string is not valid."
     ),
     "reserved_key": ErrorCode(
         Invalid,
-        "`$sealed` is reserved, and `$secret` must be the only key of its object, with a string. `field` names the "
-        "place.",
+        "`$sealed` is reserved, and `$secret` must be the only key of its object, with a string value. `field` is "
+        "the path of the object.",
     ),
     "too_many_secrets": ErrorCode(Invalid, "One JSON value contains more than 256 secrets."),
     "missing_token": ErrorCode(Unauthenticated, "The request has neither a bearer token nor an API key."),
@@ -65,7 +65,7 @@ COMMON_CODES: Mapping[str, ErrorCode] = {
     "zone_mismatch": ErrorCode(Forbidden, "The token is for another zone."),
     "invalid_workspace_id": ErrorCode(Invalid, "X-Workspace-ID is not 1 to 128 letters, digits and `_ . - :`."),
     "workspace_not_found": ErrorCode(
-        NotFound, "X-Workspace-ID names a workspace that does not exist or that the token is not for."
+        NotFound, "X-Workspace-ID names a workspace that does not exist or that the token cannot access."
     ),
     "not_a_member": ErrorCode(Forbidden, "The caller is not a member of the workspace, and its token has no role."),
     "forbidden_role": ErrorCode(Forbidden, "The caller's role in the workspace does not allow this."),
@@ -96,13 +96,13 @@ COMMON_CODES: Mapping[str, ErrorCode] = {
 ROUTE_CODES: Mapping[str, ErrorCode] = {
     "invalid_last_event_id": ErrorCode(Invalid, "Last-Event-ID is not an id that the stream sent."),
     "too_many_streams": ErrorCode(
-        Unavailable, "This server has the maximum number of open streams. Try another server, or later."
+        Unavailable, "This server has the maximum number of open streams. Try another server, or try again later."
     ),
     "draining": ErrorCode(Unavailable, "The server is shutting down."),
     "invalid_cursor": ErrorCode(Invalid, "The cursor was not returned by this route."),
     "invalid_idempotency_key": ErrorCode(Invalid, "The key is empty, too long, or contains control characters."),
     "idempotency_key_mismatch": ErrorCode(Invalid, "The header and the body have different keys."),
-    "idempotency_key_conflict": ErrorCode(KeyConflict, "The key was already used with another body."),
+    "idempotency_key_conflict": ErrorCode(KeyConflict, "The key was already used with a different body."),
     "zone_not_found": ErrorCode(NotFound, "The zone does not exist."),
     "zone_ended": ErrorCode(Conflict, "The zone has ended, and its id cannot be used again."),
     "zone_is_default": ErrorCode(Conflict, "The zone `default` cannot be ended."),
@@ -111,7 +111,7 @@ ROUTE_CODES: Mapping[str, ErrorCode] = {
     "agent_not_found_or_not_active": ErrorCode(StateConflict, "The session has ended and cannot be suspended."),
     "agent_not_found_or_not_suspended": ErrorCode(
         StateConflict,
-        "The session has ended, or was not suspended itself. `held_by` names the ancestor that was suspended.",
+        "The session has ended, or was not itself suspended. `held_by` names the ancestor that was suspended.",
     ),
     "agent_required": ErrorCode(Forbidden, "The token belongs to another agent. An agent can only act as itself."),
     "agent_terminated": ErrorCode(Conflict, "The agent was terminated. It can be registered again."),
@@ -175,7 +175,7 @@ ROUTE_CODES: Mapping[str, ErrorCode] = {
     "invalid_webhook_type": ErrorCode(Invalid, "There is no such event type."),
     "webhook_not_found": ErrorCode(NotFound, "The webhook does not exist in this workspace."),
     "delivery_not_found": ErrorCode(NotFound, "The webhook has no such delivery."),
-    "webhook_disabled": ErrorCode(Conflict, "The webhook is disabled. `reason` gives the reason."),
+    "webhook_disabled": ErrorCode(Conflict, "The webhook is disabled. `reason` says why."),
     "webhook_limit_exceeded": ErrorCode(LimitReached, "The workspace has reached its maximum number of webhooks."),
     "sink_not_found": ErrorCode(NotFound, "No sink has this name."),
     "redis_not_configured": ErrorCode(Conflict, "The server has no Redis. Set REDIS_URL."),
@@ -192,7 +192,7 @@ ROUTE_CODES: Mapping[str, ErrorCode] = {
     "destination_not_found": ErrorCode(NotFound, "The fleet has no member with this id that can receive messages."),
     "message_not_found": ErrorCode(NotFound, "The message does not exist in this fleet."),
     "broadcast_too_large": ErrorCode(
-        Invalid, "The size of the text multiplied by the number of recipients exceeds the limit of a broadcast."
+        Invalid, "The size of the text multiplied by the number of recipients exceeds the limit for a broadcast."
     ),
     "message_state_conflict": ErrorCode(Conflict, "The message was already acknowledged or canceled."),
     "not_the_recipient": ErrorCode(Forbidden, "Only the recipient can acknowledge a message."),
@@ -216,7 +216,7 @@ ROUTE_CODES: Mapping[str, ErrorCode] = {
     "unknown_coding_agent": ErrorCode(Invalid, "The server's configuration has no coding agent with this name."),
     "pane_not_made": ErrorCode(Conflict, "The pane could not be created. No member was registered."),
     "pane_out_of_reach": ErrorCode(
-        Conflict, "The member's pane is on another host, is gone, or runs something else. `notice` names the case."
+        Conflict, "The member's pane is on another host, is gone, or is running something else. `notice` says which."
     ),
     "tmux_failed": ErrorCode(Conflict, "A tmux command failed."),
     "member_still_there": ErrorCode(
@@ -238,9 +238,9 @@ ROUTE_CODES: Mapping[str, ErrorCode] = {
     "application_ownership_required": ErrorCode(Forbidden, "The token may not act for this application."),
     "parent_not_found": ErrorCode(NotFound, "The parent does not exist, is not active, or has expired."),
     "parent_ownership_required": ErrorCode(Forbidden, "The parent belongs to another application."),
-    **{b.code: ErrorCode(LimitReached, f"Quota `{b.name}` is reached: {b.counts}.") for b in BOUNDS},
+    **{b.code: ErrorCode(LimitReached, f"Quota `{b.name}` is reached: {b.unit}.") for b in BOUNDS},
 }
-"""Codes that single routes return. Each route lists its own."""
+"""Codes that only some routes return. Each route lists its own."""
 
 
 def find_code(code: str) -> ErrorCode | None:

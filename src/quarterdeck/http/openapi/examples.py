@@ -1,6 +1,6 @@
 """Builds a plausible example for a schema.
 
-Sources, in this order: `examples` of the schema, the typical value for the field's name, the default, the first enum
+Sources, in this order: the schema's `examples`, the typical value for the field's name, the default, the first enum
 value, the constant, the type. Most ids are `EXAMPLE_ID`, so that an example is consistent. Optional fields without a
 default are omitted, except `SHOWN_OPTIONAL_FIELDS`.
 """
@@ -87,7 +87,7 @@ class ExampleBuilder:
         self._components = components
 
     def build(self, schema: Mapping[str, object], name: str = "", ancestors: tuple[str, ...] = ()) -> object:
-        """An example. `ancestors` are the enclosing components: a component that contains itself ends there."""
+        """Build an example. `ancestors` are the enclosing components. A component inside itself becomes null."""
         reference = schema.get("$ref")
         if isinstance(reference, str):
             component = reference.removeprefix(SCHEMA_REF_PREFIX)
@@ -143,7 +143,7 @@ class ExampleBuilder:
 
 
 def _typical_value(name: str, ancestors: tuple[str, ...]) -> object:
-    """The typical value of a field with this name. A value for this component wins over one for all components."""
+    """The typical value of a field with this name. A value for the component takes precedence over a general one."""
     for key in (f"{ancestors[-1]}.{name}" if ancestors else name, name):
         if key in TYPICAL_VALUES:
             return TYPICAL_VALUES[key]

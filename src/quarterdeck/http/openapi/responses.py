@@ -49,7 +49,7 @@ def success_responses(route: Route, schemas: Schemas, example_builder: ExampleBu
         }
     if route.status == 201:
         created: Json = {"201": {**success, "description": _status_description(201)}}
-        # Objects that are identified by their id, by an Idempotency-Key or otherwise can exist already. Any other POST
+        # The object may already exist if its id, an Idempotency-Key or something else identifies it. Any other POST
         # creates a new object each time.
         takes_key = "idempotency_key_conflict" in route.errors
         is_repeatable = route.method == "PUT" or takes_key or route.returns_existing
@@ -74,7 +74,7 @@ def _content_of(response: Json) -> Json:
 
 
 def _event_stream_content(schema: Json, example_builder: ExampleBuilder) -> Json:
-    """Server-sent events. OpenAPI 3.1 cannot describe them, so they are a string with one example."""
+    """Server-sent events. OpenAPI 3.1 cannot describe them, so their schema is a string, with one example."""
     event = example_builder.build(schema)
     data = msgspec.json.encode(event).decode()
     fields = event if isinstance(event, dict) else {}
@@ -105,7 +105,7 @@ def header_components() -> Json:
 
 
 def problem_responses(route: Route) -> Json:
-    """The error responses of a route: those of every route, and those of its own codes, which are named."""
+    """The error responses of a route: the common ones, and those for its own codes, which the description lists."""
     codes_by_status: dict[int, list[str]] = {}
     for code in route.errors:
         if error_code := error_codes.find_code(code):

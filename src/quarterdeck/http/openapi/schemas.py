@@ -1,4 +1,4 @@
-"""The types of the routes as JSON Schema."""
+"""JSON Schemas for the types that the routes use."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Problem(msgspec.Struct, frozen=True):
     """The body of every error response: RFC 9457, with an error code and details of the error."""
 
     type: Annotated[str, Meta(description="the error code as a URN: urn:quarterdeck:problem:…")]
-    title: Annotated[str, Meta(description="the type of the problem as text")]
+    title: Annotated[str, Meta(description="a short summary of the type of problem")]
     status: Annotated[int, Meta(description="the HTTP status")]
-    detail: Annotated[str, Meta(description="an explanation for humans")]
-    error: Annotated[str, Meta(description="the error code, which does not change: match on it")]
+    detail: Annotated[str, Meta(description="an explanation for people")]
+    error: Annotated[str, Meta(description="the stable error code, for programs to match on")]
     request_id: Annotated[str, Meta(description="identifies the request in the server's log")]
-    field: Annotated[str, Meta(description="the path of the wrong field in the request")] | UnsetType = UNSET
+    field: Annotated[str, Meta(description="the path of the invalid field in the request")] | UnsetType = UNSET
     bound: Annotated[str, Meta(description="the name of the limit that was reached")] | UnsetType = UNSET
     limit: Annotated[int, Meta(description="the value of the limit")] | UnsetType = UNSET
     used: Annotated[int, Meta(description="how much of the limit is used")] | UnsetType = UNSET
@@ -34,7 +34,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Schemas:
-    """The schemas of all types of the routes, and their shared components."""
+    """The schemas of all types that the routes use, and their shared components."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         bodies: list[object] = [Problem]
@@ -59,7 +59,7 @@ class Schemas:
         return options[0] if len(options) == 1 else {"anyOf": [*options]}
 
     def query_fields(self, query: object) -> tuple[dict[str, Json], Sequence[str]]:
-        """The fields of a query, and the names of the required ones."""
+        """The fields of a query, and the names of the required fields."""
         schema = self._query_schemas[query]
         properties, required = schema.get("properties"), schema.get("required")
         return (properties if isinstance(properties, dict) else {}, required if isinstance(required, list) else [])
@@ -93,7 +93,7 @@ def _component_name(schema: Json) -> str:
 
 
 def _any_value_schema(value_type: type) -> Json:
-    # msgspec treats an empty schema as missing, so a value of any type gets a description.
+    # msgspec treats an empty schema as missing, so the schema for `object` has at least a description.
     if value_type is object:
         return {"description": "any JSON value"}
     raise NotImplementedError

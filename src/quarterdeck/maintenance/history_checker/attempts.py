@@ -1,4 +1,4 @@
-"""Matches the completions that clients sent with the ends of attempts in the event log."""
+"""Matches the completions that clients sent to the ends of attempts in the event log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AcceptedCompletion:
 
     @property
     def own_ends(self) -> list[AttemptEnd]:
-        """The ends of the token's attempt. A released attempt is not counted, so its number can end twice."""
+        """The ends of the token's attempt. There may be several, because the number of a released attempt is reused."""
         return [end for end in self.ends if self.attempt is None or end.attempt in (None, self.attempt)]
 
     @property
@@ -57,7 +57,7 @@ class AcceptedCompletion:
 
 
 def attempt_numbers(evidence: Evidence) -> dict[AttemptToken, int]:
-    """The attempt of each token, from the responses that returned it."""
+    """The attempt number for each token, from the responses that returned the tokens."""
     return {
         (call.zone, lease.id, lease.attempt_token): lease.attempt
         for call in evidence.history
@@ -84,7 +84,7 @@ def accepted_completions(evidence: Evidence) -> Iterator[AcceptedCompletion]:
         if event.type == "invocation.started" or starts_attempt(event):
             running_attempts[ref] = data.attempt
         elif event.type in ATTEMPT_END_EVENTS or (noun == "task" and ends_attempt(event)):
-            # The number comes from the start event: the event of a release has the number of the attempt before.
+            # The number comes from the start event, because a release event has the number of the previous attempt.
             ends_by_ref[ref].append(AttemptEnd(running_attempts.get(ref, data.attempt), event.pos, verb))
     for call in calls:
         yield AcceptedCompletion(

@@ -18,7 +18,7 @@ from quarterdeck.maintenance.history_checker.task_model import DependencyRow, Ta
 
 
 class Op(StrEnum):
-    """The operations that the checker knows. Calls with any other `op` are counted, but not checked."""
+    """The operations that the checker supports. Calls with any other `op` are counted, but not checked."""
 
     SPAWN = "spawn"
     TERMINATE = "terminate"
@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
 
 class CallRequest(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a request that an invariant needs. All others are dropped."""
+    """The fields of a request that an invariant needs. Other fields are dropped."""
 
     id: str | None = None
     """The id in the path: a session, an invocation, a delegation or a task."""
@@ -78,16 +78,16 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 class CallResponse(msgspec.Struct, frozen=True):
     id: str | None = None
     status: str | int | None = None
-    """The state of an invocation or a session. In a problem, the HTTP status, which the line also has."""
+    """The state of an invocation or a session. In a problem document, the HTTP status, which is also in the line."""
     error: object = None
-    """The code of a problem. The error of an invocation can be any JSON."""
+    """The code of a problem, or the error of an invocation, which can be any JSON value."""
     items: list[Lease] = []
     attempt: int | None = None
     attempt_token: str | None = None
 
 
 Instant = Annotated[float, Meta(ge=0)]
-"""Milliseconds since 1970 by the client's clock."""
+"""Milliseconds since 1970 on the client's clock."""
 EMPTY_REQUEST = CallRequest()
 EMPTY_RESPONSE = CallResponse()
 
@@ -102,7 +102,7 @@ class HistoryLine(msgspec.Struct, frozen=True):
     op: Annotated[str, Meta(min_length=1, max_length=64)]
     zone: Annotated[str, Meta(min_length=1, max_length=128)]
     status: Annotated[int, Meta(ge=100, le=599)] | None
-    """None: no response came."""
+    """None: no response arrived."""
     asked: msgspec.Raw = msgspec.Raw(b"{}")
     answer: msgspec.Raw = msgspec.Raw(b"null")
     session: str | None = None
@@ -312,7 +312,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """The input of every invariant: the event log, the recorded calls and the rows."""
 
     log: Iterable[Event]
-    """In the order of positions. Can be iterated any number of times."""
+    """Ordered by position. Can be iterated any number of times."""
     history: Sequence[RecordedCall]
     rows: Rows
 
@@ -342,7 +342,7 @@ class Violation(msgspec.Struct, frozen=True):
         position = f" at {self.pos}" if self.pos is not None else ""
         source = f" ({self.call})" if self.call else ""
         line = f"{self.promise}{position}: zone {self.zone_id}: {self.detail}{source}"
-        # Clients choose names, so control characters are escaped: a name must not move the cursor of a terminal.
+        # Clients choose names, so control characters are escaped: a name must not move the terminal's cursor.
         return line if line.isprintable() else ascii(line)[1:-1]
 
 

@@ -9,7 +9,7 @@ select s.zone_id, s.id, s.application_id, s.parent_id, s.root_id, s.depth, s.sta
 from agent_sessions s order by s.zone_id, s.id;
 
 -- name: history_keys
--- The last session of each idempotency key of a spawn.
+-- The last session for each idempotency key of a spawn.
 select k.zone_id, k.application_id, k.key, k.subject_id
 from idempotency_keys k where k.operation = 'spawn' order by k.zone_id, k.application_id, k.key;
 

@@ -1,7 +1,7 @@
 """Reads histories from files: JSON Lines, one call per line, in the format of `docs/checking.md`.
 
-A line that cannot be read stops the check with an error that names it: a check that skips lines would prove less than
-it claims. Only the last line of a file may be incomplete, because a client may be killed while it writes.
+A line that cannot be read stops the check with an error that names the line: a check that skipped lines would prove
+less than it claims. Only the last line of a file may be incomplete, because a client may be killed while it is writing.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _decode_task_response = msgspec.json.Decoder(TaskResponse | None).decode
 
 class History(msgspec.Struct, frozen=True):
     calls: list[RecordedCall]
-    truncated_files: int = 0
-    """Number of files whose last line is incomplete."""
+    truncated_file_count: int = 0
+    """The number of files whose last line is incomplete."""
 
 
 def read_histories(files: Sequence[Path]) -> History:
     calls: list[RecordedCall] = []
-    truncated_files = 0
+    truncated_file_count = 0
     for file in files:
         try:
             with file.open("rb") as handle:
                 for call in _read_calls(handle, file):
                     if call is None:
-                        truncated_files += 1
+                        truncated_file_count += 1
                     else:
                         calls.append(call)
         except OSError as error:
             raise Invalid("invalid_history", f"{file} cannot be read: {error.strerror}.") from error
-    return History(_merge_duplicates(calls), truncated_files)
+    return History(_merge_duplicates(calls), truncated_file_count)
 
 
 def _read_calls(handle: BinaryIO, file: Path) -> Iterator[RecordedCall | None]:
-    """The calls of a file, then None if the last line is incomplete."""
+    """Yield the calls in a file, then None if the last line is incomplete."""
     line_number = 0
     while raw := handle.readline(LINE_MAX_BYTES):
         line_number += 1
@@ -66,13 +66,13 @@ def _read_calls(handle: BinaryIO, file: Path) -> Iterator[RecordedCall | None]:
         if call.ended < call.started:
             raise _invalid_line(file, line_number, "`ended` is before `started`")
         if call.is_write_ahead and call.status is not None:
-            raise _invalid_line(file, line_number, "a line with `before` must have the status null")
+            raise _invalid_line(file, line_number, "a line with `before` must have a null status")
         call.file, call.line = file.name, line_number
         yield call
 
 
 def _to_call(line: HistoryLine) -> RecordedCall:
-    """Request and response are decoded only for the calls that invariants use."""
+    """Convert a line to a call. Request and response are decoded only if an invariant uses the call."""
     is_checked = line.op in OPS
     return RecordedCall(
         line.client,
@@ -93,7 +93,7 @@ def _to_call(line: HistoryLine) -> RecordedCall:
 
 
 def _merge_duplicates(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Replace a line written before its request by the later line of the same call. Other duplicates are errors."""
+    """Replace a line written before its request with the later line for the same call. Other duplicates are errors."""
     seen: dict[tuple[str, int], RecordedCall] = {}
     for call in calls:
         first = seen.get((call.client, call.seq))

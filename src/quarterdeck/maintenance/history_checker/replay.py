@@ -1,7 +1,7 @@
 """Replays the event log: which sessions are live at each position, and the states of each invocation.
 
-It follows the documentation and does not use the rules of the components: code that shares their bugs could not find
-them.
+It implements the documentation and does not use the components' own rules, because code that shares their bugs could
+not find them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class ReplayedSession:
     expires_at: Millis
     spawned_pos: int
     ended_pos: int | None = None
-    """The position from which it counts as ended: its own event, or the start of a cascade that includes it."""
+    """The position at which it ended: its own termination event, or the start of a cascade that includes it."""
     terminated_pos: int | None = None
     """The position of its own termination event."""
     terminated_at: Millis | None = None
     is_suspended: bool = False
 
-    def is_live(self, at: Millis) -> bool:
+    def is_live(self, now: Millis) -> bool:
         """An expired session is not live, even before a sweep ends it."""
-        return self.ended_pos is None and self.expires_at > at
+        return self.ended_pos is None and self.expires_at > now
 
 
 class SessionReplay:
@@ -51,9 +51,9 @@ class SessionReplay:
         for row in evidence.rows.marked_sessions:
             self._marked_ids.setdefault((row.zone_id, row.cascade_id), []).append(row.id)
         if not evidence.is_log_complete:
-            self._load_earlier(evidence)
+            self._load_earlier_sessions(evidence)
 
-    def _load_earlier(self, evidence: Evidence) -> None:
+    def _load_earlier_sessions(self, evidence: Evidence) -> None:
         """Add the sessions that were spawned before the oldest stored event, from their rows."""
         oldest = next(iter(evidence.log), None)
         for row in evidence.rows.sessions:
@@ -114,13 +114,13 @@ class SessionReplay:
         return session
 
     def _cascade_targets(self, event: Event, data: EventData) -> list[ReplayedSession]:
-        """The live sessions that a cascade ends: the named session, its descendants, and the others that the cascade
-        marked. If the event names no session, all sessions of the zone."""
+        """The live sessions that a cascade ends: the named session, its descendants, and any other session that the
+        cascade marked. If the event names no session, the cascade ends all live sessions in the zone."""
         zone_id, root = event.zone_id, self.get(event.zone_id, event.subject)
         if root is None:
             targets = [self.get(zone_id, session_id) for session_id in self._live_ids.get(zone_id, ())]
         else:
-            # A revoked delegation may end several trees in one cascade. The event names only the first.
+            # Revoking a delegation may end several trees in one cascade. The event names only the first tree.
             marked_ids = self._marked_ids.get((zone_id, data.cascade_id or ""), ())
             targets = [*self.subtree(root), *(self.get(zone_id, session_id) for session_id in marked_ids)]
         live_targets = {session.id: session for session in targets if session and session.ended_pos is None}
@@ -144,7 +144,7 @@ class SessionReplay:
 
 
 def _spawned_session(event: Event, data: EventData) -> ReplayedSession:
-    expires = data.expires_at_ms
+    expires_at = data.expires_at_ms
     return ReplayedSession(
         event.zone_id,
         event.subject,
@@ -153,13 +153,13 @@ def _spawned_session(event: Event, data: EventData) -> ReplayedSession:
         data.root_id or event.subject,
         data.depth,
         # A session without an expiry never expires.
-        2**63 if expires is None else expires,
+        2**63 if expires_at is None else expires_at,
         event.pos,
     )
 
 
 def replay_sessions(evidence: Evidence) -> SessionReplay:
-    """The sessions after the complete event log."""
+    """The sessions after a replay of the complete event log."""
     sessions = SessionReplay(evidence)
     for event, data in readable_events(evidence):
         sessions.apply(event, data)
@@ -167,7 +167,7 @@ def replay_sessions(evidence: Evidence) -> SessionReplay:
 
 
 def readable_events(evidence: Evidence) -> Iterator[tuple[Event, EventData]]:
-    """The events with valid data. The invariant `story` reports the others."""
+    """The events with valid data. The invariant `story` reports malformed data."""
     for event in evidence.log:
         data = decode_event_data(event)
         if data is not None:
@@ -176,7 +176,7 @@ def readable_events(evidence: Evidence) -> Iterator[tuple[Event, EventData]]:
 
 # -- invocations -------------------------------------------------------------------------------------------------
 
-STATE_AFTER = {
+INVOCATION_STATE_AFTER = {
     "invocation.created": "pending",
     "invocation.started": "running",
     "invocation.retried": "pending",
@@ -184,7 +184,7 @@ STATE_AFTER = {
     "invocation.cancel_requested": "running",
     **{f"invocation.{state}": state for state in ENDED_STATES},
 }
-STATES_BEFORE: dict[str, frozenset[str | None]] = {
+INVOCATION_STATES_BEFORE: dict[str, frozenset[str | None]] = {
     "invocation.created": frozenset({None}),
     "invocation.started": frozenset({"pending"}),
     "invocation.canceled": frozenset({"pending", "running"}),

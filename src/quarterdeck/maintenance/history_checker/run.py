@@ -1,4 +1,4 @@
-"""Checks histories against a database snapshot. Only this module of the package reads the database."""
+"""Checks histories against a database snapshot. This is the only module in the package that reads the database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 VIOLATIONS_MAX = 100
-"""Violations shown per invariant. More violations usually have the same cause, so the rest is only counted."""
+"""The maximum number of violations shown per invariant. Others usually have the same cause and are only counted."""
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -61,7 +61,7 @@ class HistoryReport(msgspec.Struct, frozen=True):
             notes.append(f"{self.unjudged:,} calls are older than the oldest stored event and were not checked.")
         if self.cut:
             notes.append(
-                f"{self.cut:,} histories end in the middle of a line: the last call of their clients is unknown."
+                f"{self.cut:,} histories end in the middle of a line, so the last calls of their clients are unknown."
             )
         return notes
 
@@ -100,7 +100,7 @@ def check_history(snapshot: Snapshot, history: History) -> HistoryReport:
     return HistoryReport(
         {outcome.value: outcomes[outcome] for outcome in Outcome},
         sum(1 for _ in evidence.log),
-        history.truncated_files,
+        history.truncated_file_count,
         skipped_calls,
         violations,
         dict(counts),
@@ -133,7 +133,7 @@ def load_history_evidence(snapshot: Snapshot, calls: Sequence[RecordedCall]) -> 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRows(Generic[S], Iterable[S]):
-    """The rows of a statement, read in pages at each iteration. All iterations read one snapshot and are equal."""
+    """The rows of a statement, read again on each iteration. All iterations yield the same rows of one snapshot."""
 
     snapshot: Snapshot
     query: BoundStatement

@@ -1,4 +1,4 @@
-"""Calls, events and rows of tasks. Calls and events use the names of the API."""
+"""Task calls, events and rows. Calls and events use the field names of the API."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EMPTY_TASK_RESPONSE = TaskResponse()
 
 
 class TaskCallData(msgspec.Struct, frozen=True):
-    """The parts of a call that only calls about tasks have."""
+    """The parts of a call that are specific to tasks."""
 
     request: TaskRequest = TaskRequest()
     optional_response: TaskResponse | None = None
@@ -71,7 +71,7 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     agent_status: str | None
     """The status of the agent that holds the task or held it last."""
     agent_stale_at: Millis | None
-    """When that agent becomes stale without another heartbeat."""
+    """When that agent becomes stale if it sends no other heartbeat."""
 
 
 class DependencyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,7 +1,7 @@
 """Replays the event log: the states of each task, and when its attempts started and ended.
 
-Like `replay`, it follows the documentation and does not use the rules of the component. A test compares `TRANSITIONS`
-with the component's state machine.
+Like `replay`, it implements the documentation and does not use the component's own rules. A test compares
+`TRANSITIONS` with the component's state machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ReplayedTask:
     attempt: int = 0
     """The number of the running attempt, or of the last counted one."""
     is_final: bool = False
-    """It failed or was aborted, and is not retried automatically."""
+    """It failed or was aborted, and will not be retried automatically."""
     is_completed: bool = False
     """It was COMPLETED, and may have been archived since."""
     last_progress: tuple[int | None, str | None] | None = None
@@ -93,7 +93,6 @@ def starts_attempt(event: Event) -> bool:
 
 
 def ends_attempt(event: Event) -> bool:
-    """Whether the event ends an attempt."""
     return event.from_state in HELD_STATES and event.to_state not in HELD_STATES
 
 
@@ -108,7 +107,7 @@ class TaskReplay:
         return self._tasks.get(ref)
 
     def walk(self) -> Iterator[tuple[Event, TaskEventData, ReplayedTask]]:
-        """Each task event with valid data, with the task as it was before the event."""
+        """Yield each task event with valid data, and the task in its state before the event."""
         for event in self._evidence.log:
             if not event.type.startswith(TASK_PREFIX):
                 continue
@@ -125,7 +124,7 @@ class TaskReplay:
     def _initial_task(self, event: Event, data: TaskEventData) -> ReplayedTask:
         if self._evidence.is_log_complete or event.from_state is None:
             return ReplayedTask()
-        # The state before the oldest stored event follows from that event.
+        # Derive the state before the task's oldest stored event from that event.
         attempt = data.attempt
         if starts_attempt(event):
             attempt -= 1

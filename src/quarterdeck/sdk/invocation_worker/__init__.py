@@ -1,31 +1,31 @@
-"""A worker that serves the methods of a service with functions.
+"""A worker that implements the methods of a service with Python functions.
 
 | module    | what it does                                                                                  |
 |-----------|-----------------------------------------------------------------------------------------------|
 | worker    | registers the service, runs the loops, shuts down                                             |
 | claims    | claims invocations: when, how many, and under which claim id                                  |
 | in_flight | the held leases: starts, extends and drops them                                               |
-| methods   | calls the function of a method, and turns its return value or exception into an outcome       |
+| methods   | calls the function for a method, and turns its return value or exception into an outcome       |
 | reports   | reports outcomes in batches until the server has accepted them                                |
 
 Signal handling and the thread pool are in `sdk.worker_core`.
 
-Three loops share the set of held leases. The *claimer* claims as many invocations as there are free slots, and waits
-for them on the server while earlier ones still run. The *reporter* gets the outcome of each method, and sends all
-outcomes that have accumulated in one call. The *heartbeat* extends all leases in one call, every third of the lease
-time. Its response names the attempts that were canceled.
+Three loops share the set of held leases. The *claimer* claims as many invocations as there are free slots, with a long
+poll that waits while earlier invocations are still running. The *reporter* collects the outcomes of methods and sends
+all that have accumulated in one call. The *heartbeat* extends all leases in one call, at intervals of one third of the
+lease time. Its response names the attempts that were canceled.
 
-Guarantees. At most `concurrency` methods run, and at most `concurrency + prefetch` leases are held. The outcome of a
-method is reported until the server has accepted it, also after restarts and outages of the server. A worker that stops
-gives back the leases whose method has not started, and these attempts do not count.
+Guarantees. At most `concurrency` methods run, and at most `concurrency + prefetch` leases are held. The worker keeps
+reporting the outcome of a method until the server accepts it, even across server restarts and outages. A worker that
+stops gives back the leases whose methods have not started, and these attempts do not count.
 
 How it fails. The leases of a killed worker expire, and each counts as a failed attempt. If a worker stalls for longer
-than its leases, the server refuses its outcomes (`stale_attempt`). The worker logs that and continues: the work is done
-twice and counts once, so methods must be idempotent. If a method raises, its attempt fails and is retried while
-attempts remain. If it raises `Fatal`, the invocation fails. If the server refuses the worker itself (invalid token,
-ended session), the worker shuts down and raises that refusal. During the shutdown it still retries its reports, if a
-renewed token may help. A plain function that does not return does not keep the program running: its thread is a daemon
-thread.
+than its leases, the server refuses its outcomes (`stale_attempt`). The worker logs the refusal and continues. The work
+is then done twice but counts once, so methods must be idempotent. If a method raises, its attempt fails and is retried
+while attempts remain. If it raises `Fatal`, the invocation fails. If the server refuses the worker itself (invalid
+token, ended session), the worker shuts down and raises that refusal. During shutdown it keeps retrying its reports if a
+renewed token might help. A plain function that never returns does not keep the program running, because its thread is a
+daemon thread.
 """
 
 from quarterdeck.sdk.invocation_worker.methods import Context

@@ -1,8 +1,8 @@
-"""Claims invocations, one claim after another, each for as many as there are free slots.
+"""Claims invocations, one claim after another, each for as many invocations as there are free slots.
 
-The worker claims the next batch while one runs. A claim with an unknown outcome is repeated under the same claim id,
-which returns the same leases, so no lease is lost. While the server is unreachable, claims are retried as long as the
-worker runs.
+The worker claims the next batch while the current one is running. A claim with an unknown outcome is repeated under the
+same claim id, which returns the same leases, so no lease is lost. While the server is unreachable, claims are retried
+for as long as the worker runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_SECONDS = 30.0
 RETRY_POLICY = Policy(max_attempts=0, base_ms=200, cap_ms=15_000)
 SUSPENDED = "agent_suspended"
 Register = Callable[[], Awaitable[tuple[str, bool]]]
-"""Returns the service's id, and whether this worker registered it. False for a service that was already registered."""
+"""Returns the service's id, and whether this worker registered it. False if the worker was given a `Service`."""
 
 
 class Claimer:
@@ -55,13 +55,13 @@ class Claimer:
             if leases:
                 add_leases(leases)
             elif asyncio.get_running_loop().time() - started_at < min(1.0, WAIT_SECONDS / 2):
-                # No leases before the wait time has passed: the server does not let claims wait, or is about to stop.
+                # The server returned no leases early: it does not hold this long poll, or it is about to stop.
                 await self._pause()
                 continue
             self._failures = 0
 
     async def release_pending_claim(self) -> None:
-        """Give back the leases of a claim during which `run` was cancelled."""
+        """Give back the leases of the claim that was in transit when `run` was cancelled."""
         if self._claim_id is None or not self._service_id:
             return
         leases = await self._claim(1, 0.0)
@@ -86,7 +86,7 @@ class Claimer:
         if isinstance(problem, Fault) or (isinstance(problem, Conflict) and problem.code == SUSPENDED):
             log.warning("cannot claim invocations now: %s", problem.detail)
         elif isinstance(problem, NotFound) and self._is_registered:
-            # The service was unregistered, for example with the session of its `Offer`. This worker still serves it.
+            # The service was unregistered, for example because the session in its `Offer` ended.
             log.warning("%s Registering it again.", problem.detail)
             self._service_id, self._is_registered = "", False
         else:

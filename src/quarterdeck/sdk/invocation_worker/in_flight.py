@@ -1,11 +1,11 @@
 """The leases that a worker holds: waiting, running, or ended and not yet reported.
 
-One heartbeat call extends all of them, every third of the lease time. Its response names attempts that were canceled
-and leases that were lost.
+One heartbeat call extends all of them, at intervals of one third of the lease time. Its response names attempts that
+were canceled and leases that were lost.
 
-Leases are claimed in advance only if they will start soon: while a lease waits here its deadline approaches, and no
-other worker can serve it. The mean duration of methods decides how many. A lease that has waited for a full
-heartbeat interval is given back, and its attempt does not count.
+The worker prefetches leases only if they will start soon: while a lease waits here, its deadline approaches and no
+other worker can serve it. The mean duration of methods determines how many leases are prefetched. A lease that has
+waited for a full heartbeat interval is given back, and its attempt does not count.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from quarterdeck.sdk.types import BULK_MAX, Item, Lease, Token
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 PREFETCH_SECONDS = 0.25
-"""Leases are claimed in advance if they are expected to start within this time."""
+"""Leases are prefetched only if they are expected to start within this time."""
 MEAN_WEIGHT = 0.2
-"""Weight of the last method in the mean duration."""
+"""Weight of the latest method in the moving average of durations."""
 RETRY_SECONDS = 0.5
 MIN_HEARTBEAT_SECONDS = 0.05
 
@@ -88,7 +88,7 @@ class InFlight:
     def add(self, leases: Iterable[HeldLease]) -> None:
         for held in leases:
             if held.lease.attempt_token in self._held:
-                continue  # returned again by a repeated claim
+                continue  # a repeated claim returned it again
             self._held[held.lease.attempt_token] = held
             self._waiting.append(held)
             lease_seconds = (held.lease.lease_expires_at - held.lease.updated_at).total_seconds()
@@ -96,7 +96,7 @@ class InFlight:
         self._not_empty.set()
         self._start_waiting()
 
-    def mark_ended(self, held: HeldLease, seconds: float) -> None:
+    def mark_ended(self, held: HeldLease, duration_seconds: float) -> None:
         """Record that the method has ended. The lease is held until the outcome is reported."""
         if held.has_ended:
             return
@@ -104,9 +104,9 @@ class InFlight:
         held.has_ended = True
         if not held.is_dropped:
             self._mean_seconds = (
-                seconds
+                duration_seconds
                 if self._mean_seconds is None
-                else self._mean_seconds + MEAN_WEIGHT * (seconds - self._mean_seconds)
+                else self._mean_seconds + MEAN_WEIGHT * (duration_seconds - self._mean_seconds)
             )
         self._start_waiting()
         self._slot_freed.set()
@@ -118,8 +118,8 @@ class InFlight:
     def _prefetch_count(self) -> int:
         if self._mean_seconds is None:
             return 0
-        startable = self._limits.concurrency * PREFETCH_SECONDS / max(self._mean_seconds, 1e-6)
-        return min(self._limits.prefetch, int(startable))
+        startable_count = self._limits.concurrency * PREFETCH_SECONDS / max(self._mean_seconds, 1e-6)
+        return min(self._limits.prefetch, int(startable_count))
 
     def _start_waiting(self) -> None:
         loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ class InFlight:
             held = self._waiting.popleft()
             self._running.add(held)
             held.task = loop.create_task(self._start(held))
-            # A callback, not a `finally` in the coroutine: a task that is cancelled before its first step never runs.
+            # A callback, not a `finally` in the coroutine: a task cancelled before its first step never enters it.
             held.task.add_done_callback(partial(self._on_task_done, held, loop.time()))
 
     def _on_task_done(self, held: HeldLease, started_at: float, task: asyncio.Task[None]) -> None:
@@ -136,11 +136,11 @@ class InFlight:
     # -- drops -------------------------------------------------------------------------------------------------------
 
     def drop_waiting(self) -> list[Token]:
-        """Drop the leases that have not started. Returns them, to be given back."""
+        """Drop the leases whose methods have not started. Returns their tokens, so that they can be given back."""
         return self._drop(list(self._waiting))
 
     def drop_running(self) -> list[Token]:
-        """Drop the running leases. Coroutines are cancelled. Threads are notified, but not waited for."""
+        """Drop the leases of running methods. Cancels coroutines. Notifies threads, but does not wait for them."""
         return self._drop(list(self._running))
 
     async def wait_until_none_running(self) -> None:
@@ -188,14 +188,14 @@ class InFlight:
         for batch in split_batches([held.token for held in self._held.values()]):
             tokens = {token.id: token.attempt_token for token in batch}
             for item in await invocations.heartbeat(batch):
-                extended = self._held.get(tokens.get(item.id, ""))
-                if extended is not None:
-                    self._handle_heartbeat_item(extended, item)
+                held_lease = self._held.get(tokens.get(item.id, ""))
+                if held_lease is not None:
+                    self._handle_heartbeat_item(held_lease, item)
 
     def _handle_heartbeat_item(self, held: HeldLease, item: Item) -> None:
         if item.cancel:
             held.context.cancel()
-        # If the method has ended, the report decides whether it counts: it may have been accepted just now.
+        # If the method has ended, ignore the error: its report may just have been accepted, and settles the attempt.
         if item.error is not None and not item.error.is_temporary and not held.has_ended:
             log.warning("lost the lease of %s: %s", item.id, item.error.detail)
             self._drop([held])

@@ -1,4 +1,4 @@
-"""The methods of a worker: finds a function by name, calls it, and turns its result or exception into an outcome."""
+"""Finds the function for a method by name, calls it, and turns its result or exception into an outcome."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from quarterdeck.sdk.types import Completion, Lease
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 RESULT_MAX_BYTES = 200 * 1024
-"""A request body is limited to 256 KiB, and it contains more than the result."""
-_MESSAGE_MAX = 4_096
+"""The server limits a request body to 256 KiB, and the body contains more than the result."""
+_MESSAGE_MAX_CHARS = 4_096
 _MAX_PARAMETERS = 2
 Function = Callable[..., object]
 
@@ -36,7 +36,7 @@ class Context:
         """Whether this attempt was canceled.
 
         A long method should check this from time to time and raise `Canceled` to stop. A method that does not check
-        runs to its end, and its result is ignored.
+        runs to completion, and its result is ignored.
         """
         return self._cancelled_in_threads.is_set()
 
@@ -60,7 +60,7 @@ class Context:
 
 
 class Method:
-    """The function of one method. The params are converted to its annotated type."""
+    """A method and its function. The params are converted to the type of the function's first parameter."""
 
     def __init__(self, name: str, function: Function) -> None:
         self.name = name
@@ -71,11 +71,11 @@ class Method:
             raise TypeError(f"method {name} must take at most two positional parameters: params and context")
         self._arity = len(parameters)
         self._params_type = _params_type_of(function, parameters[0].name) if parameters else object
-        # Raises now, not at the first call, if the annotated type cannot be decoded.
+        # Raise now, not at the first call, if msgspec cannot decode the annotated type.
         msgspec.json.Decoder(self._params_type)
 
     async def run(self, context: Context, threads: DaemonThreadPool) -> Completion:
-        """Run the method and return the outcome. A CancelledError of the asyncio task propagates."""
+        """Run the method and return the outcome. If the asyncio task is cancelled, the CancelledError propagates."""
         lease = context.invocation
         try:
             params = msgspec.convert(lease.params, self._params_type)
@@ -88,7 +88,7 @@ class Method:
         except Fatal as fatal:
             return build_failure(lease, "fatal", str(fatal), retryable=False, **fatal.data)
         except Exception as error:
-            # Every exception of a method is the outcome of its attempt, not an error of the worker.
+            # An exception in a method is the outcome of its attempt, not an error in the worker.
             return build_failure(lease, "method_failed", str(error), type=type(error).__name__)
         return build_success(lease, result)
 
@@ -140,19 +140,19 @@ def build_failure(lease: Lease, code: str, message: str, *, retryable: bool = Tr
     try:
         msgspec.json.encode(error)
     except (TypeError, ValueError, RecursionError):
-        error = _build_error(code, message)  # leave out data that is not JSON: the failure itself must be reported
+        error = _build_error(code, message)  # omit data that is not JSON: the failure must be reported
     return Completion(lease.id, lease.attempt_token, "failed", error=error, retryable=retryable)
 
 
 def _build_error(code: str, message: object, **extra: object) -> dict[str, object]:
     # The server refuses lone surrogates and U+0000, which a message may contain.
     text = str(message).encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-    return {**extra, "code": code, "message": text[:_MESSAGE_MAX]}
+    return {**extra, "code": code, "message": text[:_MESSAGE_MAX_CHARS]}
 
 
 def _params_type_of(function: Function, name: str) -> type[object]:
     try:
         hint = typing.get_type_hints(function).get(name, object)
-    except NameError as unknown:
-        raise TypeError(f"the annotations of {function.__name__} cannot be resolved: {unknown}") from None
+    except NameError as error:
+        raise TypeError(f"the annotations of {function.__name__} cannot be resolved: {error}") from None
     return typing.cast(type[object], hint)

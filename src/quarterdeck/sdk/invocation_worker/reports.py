@@ -1,11 +1,11 @@
-"""Reports the outcomes of attempts in batches: what accumulates during one call is sent with the next.
+"""Reports the outcomes of attempts in batches. Outcomes that accumulate during one call are sent in the next.
 
-There are no timers: an idle reporter sends immediately, and a busy one sends what has accumulated. Outcomes that could
-not be sent are sent again as long as the worker runs. A worker that cannot report keeps its leases, and so claims
-nothing new.
+There are no timers: an idle reporter sends immediately. Outcomes that could not be sent are retried for as long as the
+worker runs. A worker that cannot report keeps its leases, so it claims nothing new.
 
-If the server refuses a batch because of one result (a character that cannot be stored, too many bytes), that result is
-found by halving the batch. Its attempt is reported as failed with the reason. The others are not affected.
+If the server refuses a batch because of one result (a character that cannot be stored, too many bytes), the reporter
+finds that result by halving the batch. It reports the attempt as failed, with the reason. The other outcomes are not
+affected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.types import BULK_MAX, Completion, Item
 
 log = logging.getLogger("quarterdeck.sdk.worker")
-BYTES_MAX = 220 * 1024
+BATCH_MAX_BYTES = 220 * 1024
 RETRY_POLICY = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
 RESULT_REFUSED = "result_refused"
 SESSION_ENDED = "session_ended"
@@ -68,10 +68,10 @@ class Reporter:
 
     def _take_batch(self) -> list[Completion]:
         batch: list[Completion] = []
-        size = 0
+        size_bytes = 0
         while self._waiting and len(batch) < BULK_MAX:
-            size += len(msgspec.json.encode(self._waiting[0]))
-            if batch and size > BYTES_MAX:
+            size_bytes += len(msgspec.json.encode(self._waiting[0]))
+            if batch and size_bytes > BATCH_MAX_BYTES:
                 break
             batch.append(self._waiting.popleft())
         return batch
@@ -84,7 +84,7 @@ class Reporter:
             if _is_retryable(problem):
                 log.warning("cannot report %d outcomes now, retrying: %s", len(batch), problem.detail)
                 return batch
-            # The server refuses this worker. The next claim gets the same refusal and ends the worker.
+            # The server refuses this worker. The next claim is refused too, and that ends the worker.
             log.error("the server refused %d outcomes: %s", len(batch), problem.detail)
             for completion in batch:
                 self._on_reported(completion)
@@ -107,7 +107,10 @@ class Reporter:
             log.error("the outcome of %s cannot be reported: %s", completion.id, refusal.detail)
             self._on_reported(completion)
             return []
-        error: dict[str, object] = {"code": RESULT_REFUSED, "message": f"{completion.status}, but {refusal.detail}"}
+        error: dict[str, object] = {
+            "code": RESULT_REFUSED,
+            "message": f"{completion.status}, but refused: {refusal.detail}",
+        }
         replacement = Completion(completion.id, completion.attempt_token, "failed", error=error, retryable=False)
         return await self._send([replacement])
 
@@ -126,7 +129,7 @@ class Reporter:
 def _is_retryable(problem: Problem) -> bool:
     """Whether sending again may help.
 
-    An invalid token may still be renewed, even during shutdown, and finished work should not be repeated because of it.
-    An ended session stays ended.
+    An invalid token may be renewed, even during shutdown, and finished work should not be lost until then. An ended
+    session cannot be revived.
     """
     return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

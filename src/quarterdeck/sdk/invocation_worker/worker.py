@@ -41,11 +41,11 @@ class Offer:
     agent_id: str | None = None
     """The id of a session. The registration ends with that session."""
     described: ServiceOptions = field(default_factory=lambda: ServiceOptions())
-    """Further fields of the service."""
+    """Additional service fields."""
 
 
 class Worker:
-    """Serves the methods of a service with functions.
+    """Implements the methods of a service with Python functions.
 
     worker = Worker(Quarterdeck.connect(), "summariser")
 
@@ -67,9 +67,9 @@ class Worker:
         """Create a worker.
 
         `service`: an application id, an `Offer` with more details, or a service that is already registered.
-        `concurrency`: methods that run at once.
-        `prefetch`: leases that may be held in addition. Default: `concurrency`.
-        `grace`: seconds that running methods may take when the worker stops.
+        `concurrency`: the maximum number of methods that run at once.
+        `prefetch`: leases that may be held in addition to the running ones. Default: `concurrency`.
+        `grace`: seconds that running methods have to finish when the worker stops.
         """
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
@@ -87,10 +87,10 @@ class Worker:
         self._service: Service | None = None
 
     def method(self, name: str | None = None) -> Callable[[F], F]:
-        """Declare a function as a method, under its own name or another.
+        """Declare a function as a method named `name`. Default: the function's name.
 
         The function gets the params, converted to the annotated type, and a `Context` if it has a second parameter.
-        Coroutine functions run on the event loop, others in threads.
+        Coroutine functions run on the event loop, plain functions in threads.
         """
 
         def decorator(function: F) -> F:
@@ -106,7 +106,7 @@ class Worker:
         asyncio.run(run_until_signal(self, self._client))
 
     async def run(self) -> None:
-        """Serve until `stop` is called or this call is cancelled. Raises if the server refuses permanently."""
+        """Serve until `stop` is called or this call is cancelled. Raises if the server refuses this worker."""
         loop = asyncio.get_running_loop()
         claim_task = loop.create_task(self._claimer.run(self._add_leases))
         other_tasks = [
@@ -130,7 +130,7 @@ class Worker:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Stop: claim nothing new, finish running methods, give back the rest. Call it on the event loop."""
+        """Stop claiming, finish the running methods, and give back the other leases. Call this on the event loop."""
         self._stopping.set()
 
     async def until_registered(self) -> Service:
@@ -180,7 +180,12 @@ class Worker:
                 offer.application_id, url, agent_id=offer.agent_id, **options
             )
         self._registered.set()
-        log.info("serving %s of %s as %s", ", ".join(self._methods), self._service.application_id, self._service.id)
+        log.info(
+            "serving %s of application %s as service %s",
+            ", ".join(self._methods),
+            self._service.application_id,
+            self._service.id,
+        )
         return self._service.id, self._service is not offer
 
     def _add_leases(self, leases: Sequence[Lease]) -> None:

@@ -17,7 +17,7 @@ class Agents:
         self._loop_thread = loop_thread
 
     def register(self, agent_id: str, **options: Unpack[AgentOptions]) -> Agent:
-        """Register an agent, or change the given fields of a registered one. Revives a terminated agent."""
+        """Register an agent, or update the given fields if it is registered. Revives a terminated agent."""
         return self._loop_thread.run(self._inner.register(agent_id, **options))
 
     def get(self, agent_id: str) -> Agent:
@@ -39,7 +39,10 @@ class Agents:
         return self._loop_thread.run(self._inner.heartbeat(agent_id, **options))
 
     def terminate(self, agent_id: str, *, reason: str | None = None, graceful: bool = False) -> Agent:
-        """Terminate the agent and take back its tasks. With `graceful` it gets no new tasks and ends after its last."""
+        """Terminate the agent and take back its tasks.
+
+        With `graceful`, the agent gets no new tasks and ends after its last one.
+        """
         return self._loop_thread.run(self._inner.terminate(agent_id, reason=reason, graceful=graceful))
 
     def token(self, agent_id: str, *, ttl_seconds: int | None = None, attempt_token: str | None = None) -> AgentToken:

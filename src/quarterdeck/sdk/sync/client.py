@@ -23,7 +23,7 @@ from quarterdeck.sdk.transport import Options, TokenSource
 
 
 class Quarterdeck:
-    """A client of one zone. It connects on the first call. `close` closes all connections."""
+    """A client for one zone. It connects on the first call. `close` closes all connections."""
 
     def __init__(self, inner: client.Quarterdeck, loop_thread: LoopThread) -> None:
         self._inner = inner
@@ -53,8 +53,8 @@ class Quarterdeck:
     ) -> Quarterdeck:
         """Create a client.
 
-        `url`: the server's URL. Default: QD_URL, else the server of the data directory, which is started if none runs.
-        `token`: a token or API key, or a function that returns one. Default: QD_TOKEN, else the directory's token.
+        `url`: the server's URL. Default: QD_URL, else the data directory's server, which is started if needed.
+        `token`: a token or API key, or a function that returns one. Default: QD_TOKEN, else the data directory's.
         `zone`: default QD_ZONE, else `default`.
         `data`: the data directory. Default: QD_DATA, else the user's data directory.
         """
@@ -65,7 +65,7 @@ class Quarterdeck:
         return self._inner.zone
 
     def in_zone(self, zone: str) -> Quarterdeck:
-        """Create a client of another zone that uses the same connections."""
+        """Create a client for another zone. It shares the connections of this client."""
         return Quarterdeck(self._inner.in_zone(zone), self._loop_thread)
 
     def close(self) -> None:

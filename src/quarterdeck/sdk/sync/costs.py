@@ -18,7 +18,7 @@ class Costs:
     def list(
         self, group_by: GroupBy = "workspace", *, since: date | None = None, until: date | None = None
     ) -> Iterator[CostSum]:
-        """Iterate over sums of costs. `since` is inclusive and `until` exclusive, both in UTC."""
+        """Iterate over cost totals, one per group. `since` is inclusive and `until` exclusive, both in UTC."""
         return self._loop_thread.iterate(self._inner.list(group_by, since=since, until=until))
 
 
@@ -39,7 +39,7 @@ class Budgets:
         usd: float | None = None,
         tokens: int | None = None,
     ) -> Budget:
-        """Set a budget. When it is spent, no tasks under it are claimed until its next period starts."""
+        """Set a budget. When it is used up, the tasks it covers are not claimed until its next period starts."""
         return self._loop_thread.run(self._inner.put(scope, period, key=key, usd=usd, tokens=tokens))
 
     def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:

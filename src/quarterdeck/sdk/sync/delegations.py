@@ -19,7 +19,7 @@ class Delegations:
     def create(
         self, source: str, target: str, *, key: str | None = None, **options: Unpack[DelegateOptions]
     ) -> Delegation:
-        """Lend authority of the session `source` to the session `target`. A session cannot lend more than it has."""
+        """Lend authority from session `source` to session `target`. A session cannot lend more than it has."""
         return self._loop_thread.run(self._inner.create(source, target, key=key, **options))
 
     def get(self, edge_id: str) -> Delegation:
@@ -34,10 +34,10 @@ class Delegations:
     def revoke(self, edge_id: str, *, keep_sessions: bool = False) -> Revoked:
         """Revoke an edge and all edges derived from it, and terminate the sessions that lose their authority.
 
-        With `keep_sessions` these sessions keep running without it.
+        With `keep_sessions`, these sessions keep running without that authority.
         """
         return self._loop_thread.run(self._inner.revoke(edge_id, keep_sessions=keep_sessions))
 
     def authority(self, session_id: str) -> Authority:
-        """The authority of a session, and the edges that give it."""
+        """A session's authority, and the edges that grant it."""
         return self._loop_thread.run(self._inner.authority(session_id))

@@ -21,9 +21,9 @@ class Events:
     def follow(
         self, *, after: int | None = None, types: Sequence[str] = (), subject: str | None = None
     ) -> Iterator[Event]:
-        """Iterate over events as they happen, without an end: after a position, or from now on.
+        """Iterate over events as they happen, endlessly. Starts after the position `after`, or with the next event.
 
-        Reconnects when a connection is lost, and misses no event. Raises `LogReset` if the log no longer has the
-        events that follow the position.
+        Reconnects when a connection is lost, and misses no event. Raises `LogReset` if events that follow the
+        position have been deleted from the log.
         """
         return self._loop_thread.iterate(self._inner.follow(after=after, types=types, subject=subject))

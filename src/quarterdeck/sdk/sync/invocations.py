@@ -25,7 +25,7 @@ class Invocations:
         key: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Invocation:
-        """Enqueue a durable call of a service's method. The same `key` enqueues it only once."""
+        """Enqueue a durable call to a service's method. Repeated calls with the same `key` enqueue it only once."""
         return self._loop_thread.run(self._inner.enqueue(service_id, method, params, key=key, **options))
 
     def call(
@@ -37,7 +37,7 @@ class Invocations:
         key: str | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> object:
-        """Enqueue an invocation, wait for its end, and return its result.
+        """Enqueue an invocation, wait for it to end, and return its result.
 
         Raises `NotSucceeded` if it ends without a result. `timeout_ms` and the retry policy limit how long it takes.
         """
@@ -67,7 +67,7 @@ class Invocations:
     def cancel(self, invocation_id: str, *, reason: str | None = None) -> Invocation:
         """Cancel an invocation that has not ended.
 
-        A running one ends when its worker stops it, or at its deadline.
+        A running invocation ends when its worker stops it, or at its deadline.
         """
         return self._loop_thread.run(self._inner.cancel(invocation_id, reason=reason))
 

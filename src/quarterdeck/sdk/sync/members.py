@@ -22,7 +22,7 @@ class Members:
         return self._loop_thread.run(self._inner.get(subject))
 
     def put(self, subject: str, role: Role) -> Member:
-        """Add a member, or change its role. Only an OWNER can grant or revoke the role OWNER."""
+        """Add a member, or change a member's role. Only an OWNER can grant or revoke the role OWNER."""
         return self._loop_thread.run(self._inner.put(subject, role))
 
     def remove(self, subject: str) -> None:

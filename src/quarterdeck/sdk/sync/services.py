@@ -19,10 +19,10 @@ class Services:
     def register(
         self, application_id: str, endpoint_url: str, *, agent_id: str | None = None, **options: Unpack[ServiceOptions]
     ) -> Service:
-        """Register the service of an application at an endpoint, or replace the description of a registered one.
+        """Register an application's service at an endpoint, or replace its description if it is registered.
 
-        With `agent_id` the registration ends with that session. Only this response contains the secret of a new push
-        service. If the response was lost, `rotate_secret` creates another secret.
+        With `agent_id`, the id of a session, the registration ends with that session. Only this response contains the
+        secret of a new push service. If the response is lost, `rotate_secret` creates another secret.
         """
         return self._loop_thread.run(self._inner.register(application_id, endpoint_url, agent_id=agent_id, **options))
 
@@ -42,7 +42,7 @@ class Services:
         return self._loop_thread.run(self._inner.patch(service_id, **options))
 
     def unregister(self, service_id: str) -> None:
-        """Unregister a service with all its registrations. It gets no new invocations; pending ones are canceled."""
+        """Unregister a service and all its registrations. It gets no new invocations, and pending ones are canceled."""
         self._loop_thread.run(self._inner.unregister(service_id))
 
     def rotate_secret(self, service_id: str) -> Service:

@@ -59,5 +59,5 @@ class Sessions:
         return self._loop_thread.run(self._inner.resume(session_id))
 
     def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
-        """Terminate a session and its subtree. Returns what was stopped. The call can be repeated safely."""
+        """Terminate a session and its subtree. Returns the receipt. The call can be repeated safely."""
         return self._loop_thread.run(self._inner.end(session_id, reason=reason))

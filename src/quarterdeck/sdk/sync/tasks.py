@@ -30,7 +30,7 @@ class Tasks:
         self._loop_thread = loop_thread
 
     def create(self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]) -> Task:
-        """Create a durable task. The same `key` creates it only once.
+        """Create a durable task. Repeated calls with the same `key` create it only once.
 
         Concurrent calls without a `key` are combined into bulk requests.
         """
@@ -39,7 +39,7 @@ class Tasks:
     def create_many(self, tasks: Sequence[NewTask], *, key: str | None = None) -> tuple[Task | Problem, ...]:
         """Create up to 1,000 tasks in one call. They may name each other's `id` in `depends_on`.
 
-        Returns the created task or the problem of each, in the same order.
+        Returns a task or a problem for each, in the same order.
         """
         return self._loop_thread.run(self._inner.create_many(tasks, key=key))
 
@@ -51,11 +51,11 @@ class Tasks:
         return self._loop_thread.iterate(self._inner.list(**filters))
 
     def logs(self, task_id: str, *, level: Level | None = None, event: str | None = None) -> Iterator[LogLine]:
-        """Iterate over the task's log: its transitions and the lines of its agents, oldest first."""
+        """Iterate over the task's log: its transitions and the lines that agents wrote, oldest first."""
         return self._loop_thread.iterate(self._inner.logs(task_id, level=level, event=event))
 
     def explain(self, task_id: str) -> TaskExplanation:
-        """Why the task is in its current state, and what would change that."""
+        """Explain why the task is in its current state, and what would change that."""
         return self._loop_thread.run(self._inner.explain(task_id))
 
     def tree(self, task_id: str, *, depth: int | None = None) -> TaskTree:
@@ -74,11 +74,11 @@ class Tasks:
         return self._loop_thread.run(self._inner.patch(task_id, **changes))
 
     def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
-        """Cancel the task without a retry. The response to the next heartbeat of its agent names the task."""
+        """Cancel the task. It is not retried. The response to its agent's next heartbeat names it."""
         return self._loop_thread.run(self._inner.cancel(task_id, reason=reason))
 
     def retry(self, task_id: str) -> Task:
-        """Restart a task that has failed or was canceled. Not retried after a lost response."""
+        """Restart a task that failed or was canceled. This call is not retried after a lost response."""
         return self._loop_thread.run(self._inner.retry(task_id))
 
     def pause(self, task_id: str) -> Task:
@@ -112,8 +112,8 @@ class Tasks:
     def progress(self, updates: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
         """Report the progress of up to 1,000 attempts.
 
-        Costs are charged once, also if the call is retried after a lost response. To repeat a report yourself without
-        charging its costs twice, give it a `progress_id`.
+        Costs are charged once, even if the SDK retries the call after a lost response. To repeat a report yourself
+        without charging its costs twice, give it a `progress_id`.
         """
         return self._loop_thread.run(self._inner.progress(updates))
 

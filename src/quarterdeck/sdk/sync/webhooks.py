@@ -17,7 +17,7 @@ class Webhooks:
         self._loop_thread = loop_thread
 
     def create(self, url: str, *, key: str | None = None, **options: Unpack[WebhookOptions]) -> Webhook:
-        """Register an endpoint for events from now on. The same `key` registers it only once.
+        """Register an endpoint that gets all later events. Repeated calls with the same `key` register it only once.
 
         Only this response contains the secret that signs deliveries.
         """

@@ -26,7 +26,7 @@ class Zones:
         return self._loop_thread.run(self._inner.quotas())
 
     def freeze(self) -> Zone:
-        """Stop admission: every spawn is refused, and running sessions continue. For administrators."""
+        """Refuse every spawn. Sessions that are already running continue. For administrators."""
         return self._loop_thread.run(self._inner.freeze())
 
     def thaw(self) -> Zone:

@@ -1,7 +1,7 @@
 """The object that a task's function gets for one attempt.
 
-The task's fields are decoded when they are read, and events are created when the function waits for a cancellation. So
-an attempt that uses neither has little overhead.
+The task's JSON fields are decoded when they are read, and `asyncio` and thread events are created when the function
+waits for a cancellation. An attempt that uses neither has little overhead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AttemptReporter(Protocol):
 
 
 class Done:
-    """A result with a summary for people and costs. A function may return it instead of a plain result."""
+    """A result with costs and a human-readable summary. A function may return it instead of a plain result."""
 
     def __init__(self, result: object = None, *, summary: str | None = None, costs: Sequence[Cost] = ()) -> None:
         self.result = result
@@ -96,13 +96,13 @@ class _Attempt:
         """Whether this attempt was canceled.
 
         A long function should check this from time to time and raise `Canceled` to stop. A function that does not
-        check runs to its end, and its result is ignored.
+        check runs to completion, and its result is ignored.
         """
         return self._cancel_reason is not None
 
     @property
     def why_cancelled(self) -> str | None:
-        """`canceled`, `paused` or `stopping` (the worker stops). None if this attempt was not canceled."""
+        """`canceled`, `paused` or `stopping` (the worker is stopping). None if this attempt was not canceled."""
         return self._cancel_reason
 
     def check(self) -> None:
@@ -165,7 +165,7 @@ class Attempt(_Attempt):
 
 
 class ThreadAttempt(_Attempt):
-    """The attempt that a plain function gets, which runs in a thread. The same calls as `Attempt`, but they block."""
+    """The attempt that a plain function gets. It has the calls of `Attempt`, but they block the function's thread."""
 
     __slots__ = ("_loop",)
 

@@ -1,8 +1,9 @@
-"""Claims tasks: two concurrent claims, each for as many as there are free slots.
+"""Claims tasks with two concurrent claims, each for as many tasks as there are free slots.
 
-While the tasks of one claim are started, the other is in transit. A claim with an unknown outcome is repeated under the
-same claim id, which returns the same tasks, so no task is lost. While the server is unreachable, claims are retried as
-long as the worker runs. If the agent no longer exists, for example in a new database, it is registered again.
+While the tasks of one claim are being started, the other claim is in transit. A claim with an unknown outcome is
+repeated under the same claim id, which returns the same tasks, so no task is lost. While the server is unreachable,
+claims are retried for as long as the worker runs. If the agent no longer exists, for example in a new database, it is
+registered again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ AddLeases = Callable[[Sequence[TaskLease]], None]
 
 
 class Claimer:
-    """Makes one claim after another. A worker has `CONCURRENT_CLAIMS` of these."""
+    """Makes one claim after another. A worker has `CONCURRENT_CLAIMS` claimers."""
 
     def __init__(self, tasks: Tasks, in_flight: InFlight, agent_id: str, task_types: list[str] | None) -> None:
         self._tasks = tasks
@@ -61,7 +62,7 @@ class Claimer:
                 self._failures = 0
                 add_leases(leases)
             elif asyncio.get_running_loop().time() - started_at < min(1.0, WAIT_SECONDS / 2):
-                # No tasks before the wait time has passed: there was a problem, or the server is about to stop.
+                # The claim returned no tasks early: there was a problem, or the server is about to stop.
                 await self._pause()
 
     async def claim_now(self) -> Sequence[TaskLease]:
@@ -69,7 +70,7 @@ class Claimer:
         return await self._claim(max(1, self._in_flight.free_slots(CLAIM_MAX)), 0.0)
 
     async def release_pending_claim(self) -> None:
-        """Give back the tasks of a claim during which `run` was cancelled."""
+        """Give back the tasks of the claim that was in transit when `run` was cancelled."""
         if self._claim_id is None:
             return
         leases = await self._claim(1, 0.0)
@@ -95,5 +96,5 @@ class Claimer:
 
 
 def is_agent_ending(error: BaseException | None) -> bool:
-    """Whether the agent is draining or terminated, which is not a failure of the worker."""
+    """Whether the error means that the agent is draining or terminated, which is not a failure of the worker."""
     return isinstance(error, Problem) and error.code in (DRAINING, TERMINATED)

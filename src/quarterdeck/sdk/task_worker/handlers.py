@@ -1,4 +1,4 @@
-"""The functions of a task worker: finds one by task type, and turns its result or exception into an outcome."""
+"""Finds the function for a task type, calls it, and turns its result or exception into an outcome."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Function = Callable[..., object]
 Outcome = TaskCompletion | TaskFailure | TaskReturn | None
 """None: the attempt was canceled, and there is nothing to report."""
 RESULT_MAX_BYTES = 1024 * 1024
-_ERROR_MAX = 60_000
-_TRACE_MAX = 200_000
+_ERROR_MAX_CHARS = 60_000
+_TRACE_MAX_CHARS = 200_000
 
 
 class Handler:
@@ -40,11 +40,11 @@ class Handler:
         return ThreadAttempt(lease, reporter, asyncio.get_running_loop())
 
     async def run(self, attempt: Attempt | ThreadAttempt, threads: DaemonThreadPool) -> Outcome:
-        """Run the function and return the outcome. A CancelledError of the asyncio task propagates."""
+        """Run the function and return the outcome. If the asyncio task is cancelled, the CancelledError propagates."""
         lease = attempt.lease
         try:
             if self._is_async:
-                # A cast, not a check: it was checked at declaration, and an isinstance check costs as much as the call.
+                # A cast, because `__init__` checked the function. An isinstance check costs as much as the call.
                 result = await cast(Awaitable[object], self._function(attempt))
             else:
                 result = await threads.call(self._function, attempt)
@@ -57,10 +57,10 @@ class Handler:
         except Fatal as fatal:
             return build_failure(lease, str(fatal), retryable=False)
         except Exception as error:
-            # Every exception of a function is the outcome of its attempt, not an error of the worker.
+            # An exception in a function is the outcome of its attempt, not an error in the worker.
             message = f"{type(error).__name__}: {_error_text(error)}"
             trace = _clean("".join(traceback.format_exception(error)))
-            return TaskFailure(*_attempt_key(lease), message, trace[-_TRACE_MAX:])
+            return TaskFailure(*_attempt_key(lease), message, trace[-_TRACE_MAX_CHARS:])
         return build_completion(lease, result)
 
 
@@ -82,7 +82,7 @@ class Handlers:
 
     @property
     def task_types(self) -> list[str] | None:
-        """The task types to claim. None: all."""
+        """The task types to claim. None means all types."""
         return None if self._default is not None else sorted(self._by_type)
 
     def find(self, task_type: str) -> Handler | None:
@@ -105,7 +105,7 @@ def build_completion(lease: TaskLease, result: object) -> Outcome:
 
 
 def build_failure(lease: TaskLease, error: str, *, retryable: bool = True) -> TaskFailure:
-    return TaskFailure(*_attempt_key(lease), _clean(error)[:_ERROR_MAX] or "failed", None, retryable)
+    return TaskFailure(*_attempt_key(lease), _clean(error)[:_ERROR_MAX_CHARS] or "failed", None, retryable)
 
 
 def _attempt_key(lease: TaskLease) -> tuple[str, str]:
@@ -113,7 +113,7 @@ def _attempt_key(lease: TaskLease) -> tuple[str, str]:
 
 
 def _error_text(error: Exception) -> str:
-    return _clean(str(error))[:_ERROR_MAX] or type(error).__name__
+    return _clean(str(error))[:_ERROR_MAX_CHARS] or type(error).__name__
 
 
 def _clean(text: str) -> str:

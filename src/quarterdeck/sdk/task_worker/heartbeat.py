@@ -1,7 +1,7 @@
 """The heartbeat of a task worker: one for the agent, at the interval that the server requests.
 
-It names all held tasks, and the response names those to cancel or pause. While the server is unreachable, the held
-tasks continue and the heartbeat is retried every second.
+The heartbeat names all held tasks, and the response names those to cancel or pause. While the server is unreachable,
+the held tasks continue and the heartbeat is retried every second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quarterdeck.sdk.task_worker.in_flight import InFlight
 log = logging.getLogger("quarterdeck.sdk.worker")
 RETRY_SECONDS = 1.0
 TASK_IDS_MAX = 1_000
-"""Tasks that one heartbeat can name."""
+"""The maximum number of tasks that one heartbeat can name."""
 
 
 class HeartbeatSender:
@@ -33,7 +33,7 @@ class HeartbeatSender:
         self._usage = _ProcessUsage()
 
     async def run(self, interval_seconds: float, register: Callable[[], Awaitable[None]]) -> None:
-        """Send heartbeats until cancelled, the first after `interval_seconds`. Raises if the server refuses."""
+        """Send heartbeats until cancelled, the first after `interval_seconds`. Raises if the server refuses one."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_seconds):
@@ -77,8 +77,8 @@ class _ProcessUsage:
     def measure(self) -> tuple[float, float]:
         """Peak memory in MB, and CPU use since the last call in percent of one core."""
         measured_at, cpu_seconds = time.monotonic(), time.process_time()
-        percent = 100 * (cpu_seconds - self._cpu_seconds) / max(measured_at - self._measured_at, 1e-3)
+        cpu_percent = 100 * (cpu_seconds - self._cpu_seconds) / max(measured_at - self._measured_at, 1e-3)
         self._measured_at, self._cpu_seconds = measured_at, cpu_seconds
         # macOS reports bytes, other systems KiB.
-        unit = 1024 * 1024 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, percent
+        units_per_mb = 1024 * 1024 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / units_per_mb, cpu_percent

@@ -1,11 +1,11 @@
 """The attempts that a task worker holds: waiting, running, or ended and not yet reported.
 
-Functions run in runners. A runner takes one attempt after another until none waits, and then ends. So 100 tasks whose
-functions return immediately need one `asyncio.Task`, not 100. A runner yields to the event loop after 32 attempts. All
-attempts of one runner share its context variables.
+Functions run in runners. A runner takes one attempt after another until none is waiting, and then ends. So 100 tasks
+need at most `concurrency` instances of `asyncio.Task`, not 100. A runner yields to the event loop after 32 attempts.
+All attempts of one runner share its context variables.
 
-Tasks are claimed in advance only if they will start soon, because another worker could run a task that waits here. The
-mean duration of functions decides how many.
+The worker prefetches tasks only if they will start soon, because another worker could run a task that is waiting here.
+The mean duration of functions determines how many tasks are prefetched.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from quarterdeck.sdk.task_worker.handlers import Handler, Outcome, build_failure
 from quarterdeck.sdk.work_types import TaskReturn
 
 PREFETCH_SECONDS = 0.25
-"""Tasks are claimed in advance if they are expected to start within this time."""
+"""Tasks are prefetched only if they are expected to start within this time."""
 MEAN_WEIGHT = 0.05
-"""Weight of the last function in the mean duration."""
+"""Weight of the latest function in the moving average of durations."""
 YIELD_EVERY = 32
 """Attempts after which a runner yields to the event loop."""
 RunAttempt = Callable[["HeldAttempt"], Coroutine[None, None, Outcome]]
@@ -37,11 +37,11 @@ class HeldAttempt:
         self.handler = handler
         self.token = attempt.lease.attempt_token
         self.runner: asyncio.Task[None] | None = None
-        """Set while the attempt runs."""
+        """Set while the attempt is running."""
         self.is_dropped = False
         """The outcome will not be reported."""
 
-    def to_return(self) -> TaskReturn:
+    def to_task_return(self) -> TaskReturn:
         return TaskReturn(self.attempt.lease.id, self.token)
 
 
@@ -92,7 +92,7 @@ class InFlight:
     def free_slots(self, limit: int) -> int:
         """How many more tasks to claim now, up to `limit`. 0 if it is better to wait."""
         free = self._limits.concurrency + self._prefetch_count() - len(self._held) - self._requested_count
-        # While enough tasks wait here, many small claims would cost more than they gain.
+        # While tasks are still waiting here, a small claim costs more than it gains.
         if self._waiting and free < min(limit, self._limits.total // 4):
             return 0
         return max(0, min(free, limit))
@@ -115,7 +115,7 @@ class InFlight:
 
     def add(self, attempts: Iterable[HeldAttempt]) -> None:
         for held in attempts:
-            if held.token not in self._held:  # otherwise returned again by a repeated claim
+            if held.token not in self._held:  # a repeated claim may return it again
                 self._held[held.token] = held
                 self._waiting.append(held)
         if self._held:
@@ -131,8 +131,8 @@ class InFlight:
     def _prefetch_count(self) -> int:
         if self._mean_seconds is None:
             return 0
-        startable = self._limits.concurrency * PREFETCH_SECONDS / max(self._mean_seconds, 1e-6)
-        return min(self._limits.prefetch, int(startable))
+        startable_count = self._limits.concurrency * PREFETCH_SECONDS / max(self._mean_seconds, 1e-6)
+        return min(self._limits.prefetch, int(startable_count))
 
     def _start_runners(self) -> None:
         loop = asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class InFlight:
 
     def _on_runner_done(self, runner: asyncio.Task[None]) -> None:
         self._runners.discard(runner)
-        # A dropped attempt cancels its runner, and other attempts may still wait.
+        # Dropping an attempt cancels its runner, and other attempts may still be waiting.
         self._start_runners()
 
     async def _run_waiting(self) -> None:
@@ -180,7 +180,7 @@ class InFlight:
     # -- drops -----------------------------------------------------------------------------------------------------
 
     def cancel(self, task_ids: Iterable[str], reason: str) -> None:
-        """Cancel these tasks. Waiting attempts are dropped. Running ones are notified, and end by themselves."""
+        """Cancel these tasks. Waiting attempts are dropped. Running attempts are notified, and end on their own."""
         canceled_ids = set(task_ids)
         canceled = [held for held in self._held.values() if held.attempt.lease.id in canceled_ids]
         for held in canceled:
@@ -189,11 +189,11 @@ class InFlight:
         self._drop([held for held in canceled if held in waiting])
 
     def drop_waiting(self) -> list[TaskReturn]:
-        """Drop the attempts that have not started. Returns them, to be given back."""
+        """Drop the attempts that have not started. Returns them, so that they can be given back."""
         return self._drop(list(self._waiting))
 
     def drop_running(self) -> list[TaskReturn]:
-        """Drop the running attempts. Coroutines are cancelled. Threads are notified, but not waited for."""
+        """Drop the running attempts. Cancels coroutines. Notifies threads, but does not wait for them."""
         return self._drop(list(self._running))
 
     async def wait_until_none_running(self) -> None:
@@ -209,4 +209,4 @@ class InFlight:
             if held.runner is not None:
                 held.runner.cancel()
             self.remove(held.token)
-        return [held.to_return() for held in dropped]
+        return [held.to_task_return() for held in dropped]

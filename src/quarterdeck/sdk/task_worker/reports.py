@@ -1,11 +1,12 @@
-"""Reports outcomes and progress of attempts in batches: what accumulates during one call is sent with the next.
+"""Reports outcomes and progress of attempts in batches. Reports that accumulate during one call are sent in the next.
 
-There are no timers: an idle outbox sends immediately, and a busy one sends what has accumulated. Two calls may be in
-transit, so that the server works on one while the other is being sent. Reports that could not be sent are sent again as
-long as the worker runs. A worker that cannot report keeps its tasks, and so claims nothing new.
+There are no timers: an idle outbox sends immediately. Two calls may be in transit, so that the server can work on one
+while the other is being sent. Reports that could not be sent are retried for as long as the worker runs. A worker that
+cannot report keeps its tasks, so it claims nothing new.
 
-The server names a report that it refuses (a reserved key, too many bytes). If it cannot read the batch because of one
-report (a character that cannot be stored), that report is found by halving the batch. The others are not affected.
+The server names each report that it refuses (a reserved key, too many bytes). If the server refuses the whole batch
+because of one report (a character that cannot be stored), the outbox finds that report by halving the batch. The other
+reports are not affected.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ from quarterdeck.sdk.work_types import TaskItem
 log = logging.getLogger("quarterdeck.sdk.worker")
 E = TypeVar("E")
 RETRY_POLICY = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
-BATCH_MAX = 500
-BYTES_MAX = 16 * 1024 * 1024
-SENDERS = 2
+BATCH_MAX_REPORTS = 500
+BATCH_MAX_BYTES = 16 * 1024 * 1024
+SENDER_COUNT = 2
 SESSION_ENDED = "session_ended"
-PERMANENT_PROBLEMS: Mapping[int | None, type[Problem]] = {kind.status: kind for kind in (Invalid, TooLarge)}
-"""Statuses of a bulk item that mean: the report itself is invalid, and its attempt is unchanged."""
+PERMANENT_PROBLEMS: Mapping[int | None, type[Problem]] = {
+    problem_type.status: problem_type for problem_type in (Invalid, TooLarge)
+}
+"""Problem types by the item status for which the report itself is invalid. The attempt is then unchanged."""
 ITEM_OVERHEAD_BYTES = 512
 """Estimated bytes of a report in addition to its content."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxCallbacks(Generic[E]):
-    """How an outbox sends reports, and which functions it calls with the results."""
+    """The functions that an outbox calls to send reports and to handle the results."""
 
     send: Callable[[Sequence[E]], Awaitable[Sequence[TaskItem]]]
     on_reported: Callable[[E, ItemProblem | None], None]
@@ -46,7 +49,7 @@ class OutboxCallbacks(Generic[E]):
     on_refused: Callable[[E, Problem], None]
     """Called for each report that the server refuses permanently."""
     size: Callable[[E], int] = lambda report: 0
-    """Bytes of a report's content."""
+    """The size of a report's content in bytes."""
 
 
 class Outbox(Generic[E]):
@@ -70,7 +73,7 @@ class Outbox(Generic[E]):
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as senders:
-            for _ in range(SENDERS):
+            for _ in range(SENDER_COUNT):
                 senders.create_task(self._run_sender())
 
     async def _run_sender(self) -> None:
@@ -98,21 +101,21 @@ class Outbox(Generic[E]):
                     self._all_sent.set()
 
     def _take_batch(self) -> list[E]:
-        if len(self._waiting) <= BATCH_MAX and self._fits_one_batch():
+        if len(self._waiting) <= BATCH_MAX_REPORTS and self._fits_one_batch():
             batch = [*self._waiting]
             self._waiting.clear()
             return batch
         batch, size = [], 0
-        while self._waiting and len(batch) < BATCH_MAX:
+        while self._waiting and len(batch) < BATCH_MAX_REPORTS:
             size += ITEM_OVERHEAD_BYTES + self._callbacks.size(self._waiting[0])
-            if batch and size > BYTES_MAX:
+            if batch and size > BATCH_MAX_BYTES:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
     def _fits_one_batch(self) -> bool:
         sizes = map(self._callbacks.size, self._waiting)
-        return len(self._waiting) * ITEM_OVERHEAD_BYTES + sum(sizes) <= BYTES_MAX
+        return len(self._waiting) * ITEM_OVERHEAD_BYTES + sum(sizes) <= BATCH_MAX_BYTES
 
     async def _try_send(self, batch: Sequence[E]) -> Sequence[E]:
         """Send a batch. Returns the reports that must be sent again."""
@@ -122,7 +125,7 @@ class Outbox(Generic[E]):
             if _is_retryable(problem):
                 log.warning("cannot report %d %s now, retrying: %s", len(batch), self._name, problem.detail)
                 return batch
-            # The server refuses this worker. The next claim gets the same refusal and ends the worker.
+            # The server refuses this worker. The next claim is refused too, and that ends the worker.
             log.error("the server refused %d %s: %s", len(batch), self._name, problem.detail)
             for report in batch:
                 self._callbacks.on_reported(report, ItemProblem(problem.code, problem.detail))
@@ -146,8 +149,8 @@ class Outbox(Generic[E]):
         problem = item.error
         if problem is not None and problem.is_temporary:
             return True
-        if problem is not None and (kind := PERMANENT_PROBLEMS.get(problem.status)):
-            self._callbacks.on_refused(report, kind(problem.error, problem.detail))
+        if problem is not None and (problem_type := PERMANENT_PROBLEMS.get(problem.status)):
+            self._callbacks.on_refused(report, problem_type(problem.error, problem.detail))
         else:
             self._callbacks.on_reported(report, problem)
         return False
@@ -156,7 +159,7 @@ class Outbox(Generic[E]):
 def _is_retryable(problem: Problem) -> bool:
     """Whether sending again may help.
 
-    An invalid token may still be renewed, even during shutdown, and finished work should not be repeated because of it.
-    An ended session stays ended.
+    An invalid token may be renewed, even during shutdown, and finished work should not be lost until then. An ended
+    session cannot be revived.
     """
     return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

@@ -35,24 +35,24 @@ DEFAULT_PREFETCH = 500
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     prefetch: int | None = None
-    """Tasks that may be held in addition to running ones. Default: 500. Only those expected to start within 0.25 s are
-    claimed."""
+    """Tasks that may be held in addition to the running ones. Default: 500. A task is prefetched only if it is expected
+    to start within 0.25 s."""
     grace: float = 30.0
-    """Seconds that running functions may take when the worker stops."""
+    """Seconds that running functions have to finish when the worker stops."""
     described: AgentOptions = field(default_factory=lambda: AgentOptions())
-    """Further fields of the agent's registration. They replace those that the worker sets, such as its capabilities."""
+    """Additional fields of the agent's registration. They override what the worker sets, such as `capabilities`."""
 
 
 @dataclass(slots=True, eq=False)
 class _PendingProgress:
-    """A progress report, and the future of the function that waits for it."""
+    """A progress report, and the future that the reporting function awaits."""
 
     update: TaskProgress
     future: asyncio.Future[None]
 
 
 class TaskWorker:
-    """Runs functions for the tasks of one agent.
+    """Runs the tasks of one agent with Python functions.
 
     worker = TaskWorker(Quarterdeck.connect(), "dev-1", concurrency=8)
 
@@ -75,7 +75,7 @@ class TaskWorker:
 
         `agent`: the agent's id.
         `capabilities`: capabilities of the agent, in addition to those of its functions.
-        `concurrency`: functions that run at once.
+        `concurrency`: the maximum number of functions that run at once.
         """
         if not 1 <= concurrency <= TASK_IDS_MAX:
             raise ValueError(f"concurrency must be 1 to {TASK_IDS_MAX}")
@@ -87,7 +87,7 @@ class TaskWorker:
         self._handlers = Handlers()
         self._threads = DaemonThreadPool(concurrency)
         prefetch = DEFAULT_PREFETCH if self._options.prefetch is None else self._options.prefetch
-        # At most as many as a heartbeat can name: the server takes back tasks that the heartbeat does not name.
+        # Hold no more tasks than a heartbeat can name: the server takes back tasks that the heartbeat does not name.
         self._limits = Limits(concurrency, min(max(0, prefetch), TASK_IDS_MAX - concurrency))
         self._in_flight = InFlight(self._limits, self._run_attempt, self._on_ended)
         tasks = client.tasks
@@ -106,7 +106,7 @@ class TaskWorker:
         self._agent: Agent | None = None
 
     def task(self, task_type: str | None = None, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:
-        """Declare a function for the tasks of a type. Without a type it gets the tasks of all other types.
+        """Declare the function for a task type. Without a type, it gets the tasks of all types without a function.
 
         A coroutine function gets an `Attempt`. A plain function runs in a thread and gets a `ThreadAttempt`. The
         `capabilities` are added to the agent's.
@@ -127,7 +127,7 @@ class TaskWorker:
     async def run(self) -> None:
         """Work until `stop` is called, this call is cancelled, or the agent ends.
 
-        Raises if the server refuses permanently.
+        Raises if the server permanently refuses the worker.
         """
         agent = await self._register_with_retry()
         if agent is None:
@@ -151,9 +151,9 @@ class TaskWorker:
     async def _wait_for_agent_end(self, stopping: asyncio.Task[None]) -> None:
         """Wait for the last task of a draining agent, however long that takes.
 
-        A terminated agent holds no tasks, so the attempts that still run are canceled.
+        A terminated agent holds no tasks, so the attempts that are still running here are canceled.
         """
-        log.warning("the agent %s is draining or terminated; its worker stops", self._agent_id)
+        log.warning("the agent %s is draining or terminated; stopping its worker", self._agent_id)
         if (await self._client.agents.get(self._agent_id)).status == "TERMINATED":
             self._in_flight.cancel(self._in_flight.task_ids, "canceled")
             return
@@ -164,21 +164,21 @@ class TaskWorker:
             idle.cancel()
 
     async def drain(self) -> int:
-        """Run all ready tasks, and return the number of attempts when none is ready.
+        """Run tasks until none is ready, and return the number of attempts.
 
         For scheduled programs and for tests. Do not call it while `run` is active.
         """
         other_tasks = self._start_background(await self._register())
-        claimer, attempts = self._new_claimer(), 0
+        claimer, attempt_count = self._new_claimer(), 0
         try:
             while leases := await claimer.claim_now():
-                attempts += len(leases)
+                attempt_count += len(leases)
                 self._add_leases(leases)
                 await self.until_idle()
         finally:
             await self._shut_down([claimer])
             await _cancel_and_wait(other_tasks)
-        return attempts
+        return attempt_count
 
     def _start_background(self, agent: Agent) -> list[asyncio.Task[None]]:
         loop = asyncio.get_running_loop()
@@ -193,7 +193,7 @@ class TaskWorker:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Stop: claim nothing new, finish running functions, give back the rest. Call it on the event loop."""
+        """Stop claiming, finish the running functions, and give back the other tasks. Call this on the event loop."""
         self._stopping.set()
 
     async def until_registered(self) -> Agent:
@@ -249,7 +249,7 @@ class TaskWorker:
     # -- registration, attempts, outcomes ----------------------------------------------------------------------------
 
     async def _register_with_retry(self) -> Agent | None:
-        """Register the agent, and retry while the server is unreachable. None if the worker is stopped before that."""
+        """Register the agent. Retries while the server is unreachable. Returns None if the worker is stopped first."""
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -272,7 +272,9 @@ class TaskWorker:
         }
         self._agent = await self._client.agents.register(self._agent_id, **options)
         self._registered.set()
-        log.info("working as %s on %s", self._agent_id, ", ".join(self._handlers.task_types or ["everything"]))
+        log.info(
+            "working as agent %s on task types: %s", self._agent_id, ", ".join(self._handlers.task_types or ["all"])
+        )
         return self._agent
 
     async def _reregister(self) -> None:
@@ -284,7 +286,7 @@ class TaskWorker:
         for lease in leases:
             handler = self._handlers.find(lease.task_type)
             if handler is None:
-                # The task was assigned to this agent by hand, or an earlier version of the worker had this type.
+                # The task was assigned to this agent by hand, or an earlier version of the worker handled this type.
                 message = f"this worker has no function for task type {lease.task_type!r}"
                 self._failures.add(build_failure(lease, message, retryable=True))
             else:

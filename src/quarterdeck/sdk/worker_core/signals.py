@@ -26,7 +26,7 @@ async def run_until_signal(worker: RunnableWorker, client: Quarterdeck) -> None:
     assert main_task is not None
 
     def cancel_repeatedly() -> None:
-        # Repeat the cancellation: one that arrives before the shutdown has started only starts the shutdown.
+        # Repeat the cancellation, because a cancellation before the shutdown only starts the shutdown.
         if not main_task.done():
             main_task.cancel()
             loop.call_later(CANCEL_INTERVAL_SECONDS, cancel_repeatedly)

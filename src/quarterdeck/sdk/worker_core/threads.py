@@ -1,9 +1,9 @@
-"""Thread pool for handlers that are plain functions.
+"""Thread pool for plain functions.
 
 Python's own pool joins its threads at the end of the program, so a function that never returns would keep the program
-running after the grace period and after every signal. The threads here are daemon threads: the worker has given back
-the work that did not end, and another worker repeats it. Threads are reused between calls, because user code may keep
-connections in thread-local storage.
+running after the grace period and after every signal. The threads here are daemon threads. Work that they do not finish
+is not lost: the worker gives it back, and another worker repeats it. Threads are reused between calls, because user
+code may keep connections in thread-local storage.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DaemonThreadPool:
             if future.set_running_or_notify_cancel():
                 try:
                     result = work()
-                except BaseException as error:  # every error belongs to the waiting caller
+                except BaseException as error:  # the waiting caller gets every error
                     future.set_exception(error)
                 else:
                     future.set_result(result)

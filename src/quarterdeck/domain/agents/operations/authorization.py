@@ -111,7 +111,7 @@ class CallerState:
         self._roles = roles
 
     def problem(self, command: CallerCommand, permission: str) -> Problem | None:
-        """Why the caller does not have a permission, or None. The server itself has all permissions."""
+        """Return a problem if the caller does not have the permission. The server itself has all permissions."""
         caller = command.caller
         if caller is None:
             return None
@@ -123,7 +123,7 @@ class CallerState:
         return zone_rules.permission_problem(caller, command.zone_id, self._assigned_role(caller), permission)
 
     def role(self, command: CallerCommand) -> Role | None:
-        """The caller's role in the zone of the command. None if it has no role, or if the server is the sender."""
+        """The caller's role in the zone of the command. None if it has no role, or if the server sent the command."""
         caller = command.caller
         return (
             None if caller is None else zone_rules.effective_role(caller, command.zone_id, self._assigned_role(caller))
@@ -141,7 +141,7 @@ class CallerState:
 
 
 class AgentCaller(msgspec.Struct, frozen=True):
-    """A caller with an agent token, on a route of a component that does not know agents."""
+    """A caller with an agent token, on a route of a component that does not depend on agents."""
 
     zone_id: str
     """The caller's zone."""
@@ -149,9 +149,9 @@ class AgentCaller(msgspec.Struct, frozen=True):
 
 
 async def check_agent_callers(tx: Transaction, commands: Sequence[AgentCaller]) -> list[bool | Problem]:
-    """Return for each caller True, or why its agent token is no longer valid.
+    """Return, for each caller, True or the problem with its agent token.
 
-    The component of the route checks the caller's permission.
+    Permissions are not checked here. The component that owns the route checks them.
     """
     refs = sorted(
         {(command.zone_id, command.caller.agent_id) for command in commands if command.caller.agent_id is not None}
@@ -161,10 +161,10 @@ async def check_agent_callers(tx: Transaction, commands: Sequence[AgentCaller]) 
         (str(zone_id), str(agent_id)): (State(str(status)), int(str(registered_at)))
         for zone_id, agent_id, status, registered_at in rows
     }
-    found = [agents.get((command.zone_id, command.caller.agent_id or "")) for command in commands]
+    callers_agents = [agents.get((command.zone_id, command.caller.agent_id or "")) for command in commands]
     return [
         (agent is not None and rules.agent_token_problem(command.caller, *agent)) or True
-        for command, agent in zip(commands, found, strict=True)
+        for command, agent in zip(commands, callers_agents, strict=True)
     ]
 
 
@@ -178,7 +178,7 @@ class _ReadCommand(msgspec.Struct, frozen=True):
 
 
 async def require_permission(tx: Transaction, caller: Caller | None, zone_id: str, permission: str) -> None:
-    """Raise a Problem if the caller does not have a permission. Call it before reading anything for the caller."""
+    """Raise a Problem if the caller does not have the permission. Call it before reading anything for the caller."""
     if caller is None:
         return
     command = _ReadCommand(zone_id, caller)

@@ -1,8 +1,9 @@
 """Records heartbeats.
 
-They are frequent, so they do not take the zone's lock. Each locks and writes one narrow row of its agent, and adds a
-history row if `rules.belongs_in_history`. Status changes that follow from a heartbeat (revived, degraded, recovered)
-are decided under the zone's lock by a `RefreshStatus`, which the caller submits if the result has `needs_refresh`.
+Heartbeats are frequent, so they do not take the zone's lock. Each one locks and writes a narrow row of its agent, and
+adds a history row if `rules.belongs_in_history`. Status changes that follow from a heartbeat (revived, degraded,
+recovered) are decided under the zone's lock by a `RefreshStatus`, which the caller submits if the result has
+`needs_refresh`.
 """
 
 from __future__ import annotations

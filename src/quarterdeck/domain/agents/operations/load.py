@@ -30,7 +30,7 @@ def decode_agents(rows: Sequence[Row]) -> dict[Ref, Agent]:
 
 
 async def load_ms_until_contact(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
-    """For each agent with a waiting claim: milliseconds until it must be marked as seen again."""
+    """Return, for each agent with a waiting claim, the milliseconds until it must be marked as seen again."""
     [rows] = await tx.read(Q.agents_contact_state(batch=[*sorted(refs)]))
     return {(agent.zone_id, agent.id): rules.ms_until_contact(agent, tx.now) for agent in decode(rows, WaitingAgent)}
 
@@ -41,12 +41,12 @@ class AgentBatchInput:
     agents: dict[Ref, Agent]
     callers: CallerState
     lock_failures: Mapping[str, Problem | Busy]
-    """For each zone that was not locked: why not."""
+    """For each zone that could not be locked, the reason."""
     ended_zone_problems: Mapping[str, Problem | None]
-    """For each locked zone: why nothing new may start in it, or None."""
+    """For each locked zone, the problem if the zone has ended, or None."""
 
     def problem(self, command: AgentCommand, permission: str) -> Problem | Busy | None:
-        """Why a command is refused before it is decided, or None."""
+        """Return the problem if the zone is not locked or the caller does not have the permission."""
         return sessions.lock_problem(command, self.lock_failures) or self.callers.problem(command, permission)
 
     def role(self, command: AgentCommand) -> Role | None:

@@ -15,12 +15,12 @@ from quarterdeck.store.sql import SqlRows, chunks
 
 
 async def update_agents(tx: Transaction, changes: Mapping[Ref, tuple[Agent, Agent]]) -> None:
-    """Write status changes, given as (before, after). Does not write pulses."""
+    """Write status changes. `changes` maps each agent to (before, after). Pulses are not written."""
     batch: SqlRows = [_update_row(before, after) for _, (before, after) in sorted(changes.items()) if before != after]
     for piece in chunks(batch):
         [rows] = await tx.read(Q.agents_update_status(batch=piece))
         if len(rows) != len(piece):
-            raise RuntimeError("agents changed under the zone's lock")
+            raise RuntimeError("agents were changed by another transaction despite the zone's lock")
 
 
 def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
@@ -38,7 +38,7 @@ def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
 
 
 def write_pulses(tx: Transaction, agents: Iterable[Agent]) -> None:
-    """Write the pulses of agents. The transaction has locked these rows."""
+    """Write the pulses of agents. The transaction must have locked these rows."""
     batch: SqlRows = [
         (
             agent.zone_id,

@@ -30,12 +30,12 @@ READ_PERMISSION = "agents.read"
 async def show_agents(tx: Transaction, commands: Sequence[ShowAgent]) -> list[AgentResult | Problem | Busy]:
     caller_checks = CallerChecks(commands)
     rows, *caller_rows = await tx.read(Q.agents_get(batch=sorted_refs(commands)), *caller_checks.statements())
-    found, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
+    agents, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
     outcomes: list[AgentResult | Problem | Busy] = []
     for command in commands:
         agent = (
             callers.problem(command, READ_PERMISSION)
-            or found.get(command.ref)
+            or agents.get(command.ref)
             or rules.agent_not_found(command.agent_id)
         )
         outcomes.append(AgentResult(agent, tx.now) if isinstance(agent, Agent) else agent)
@@ -44,13 +44,13 @@ async def show_agents(tx: Transaction, commands: Sequence[ShowAgent]) -> list[Ag
 
 async def load_history(tx: Transaction, command: ShowAgent) -> AgentHistory:
     """Load an agent with its last stored heartbeats."""
-    [found] = await show_agents(tx, [command])
-    if not isinstance(found, AgentResult):
-        raise found if isinstance(found, Problem) else RuntimeError("a read does not wait for locks")
+    [outcome] = await show_agents(tx, [command])
+    if not isinstance(outcome, AgentResult):
+        raise outcome if isinstance(outcome, Problem) else RuntimeError("a read does not wait for locks")
     [rows] = await tx.read(
         Q.agent_heartbeats_recent(zone_id=command.zone_id, agent_id=command.agent_id, limit=HEALTH_HEARTBEATS_MAX)
     )
-    return AgentHistory(found.agent, found.at, tuple(decode(rows, Heartbeat)))
+    return AgentHistory(outcome.agent, outcome.at, tuple(decode(rows, Heartbeat)))
 
 
 async def list_agents(tx: Transaction, filters: AgentFilter) -> list[Agent]:
@@ -73,7 +73,7 @@ async def list_agents(tx: Transaction, filters: AgentFilter) -> list[Agent]:
 
 
 async def count_by_status(tx: Transaction, zone_id: str) -> dict[AgentStatus, int]:
-    """Count the agents of a zone by displayed status. Reads all of them, so use it rarely."""
+    """Count the agents of a zone by displayed status. This reads every agent, so call it rarely."""
     [rows] = await tx.read(Q.agents_count(zone_id=zone_id))
     return {AgentStatus(str(status)): int(str(count)) for status, count in rows}
 

@@ -21,10 +21,10 @@ from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.sql import SqlRows
 
-AGENT_COLUMNS = Agent.__struct_fields__.index("pulse_status")
-"""The first fields of `Agent` are the columns of `agents`; the rest are those of `agent_pulses`."""
+AGENT_COLUMN_COUNT = Agent.__struct_fields__.index("pulse_status")
+"""`Agent` has this many fields from `agents`. The fields after them are from `agent_pulses`."""
 RUN_OPERATION = "agent.begin"
-"""The operation in the idempotency key of a `runId`."""
+"""The operation name in the idempotency key of a `runId`."""
 _decode_capabilities = msgspec.json.Decoder(list[str]).decode
 
 
@@ -38,8 +38,12 @@ class Registrar:
         before = dict(loaded.agents)
         outcomes = [self._decide(tx, loaded, command) for command in commands]
         await _emit_restarts(tx, commands, outcomes, before)
-        touched = {command.ref for command, o in zip(commands, outcomes, strict=True) if isinstance(o, RegisterResult)}
-        await _persist(tx, {ref: (before.get(ref), loaded.agents[ref]) for ref in sorted(touched)})
+        accepted_refs = {
+            command.ref
+            for command, outcome in zip(commands, outcomes, strict=True)
+            if isinstance(outcome, RegisterResult)
+        }
+        await _persist(tx, {ref: (before.get(ref), loaded.agents[ref]) for ref in sorted(accepted_refs)})
         return outcomes
 
     def _decide(self, tx: Transaction, loaded: AgentBatchInput, command: Register) -> RegisterResult | Problem | Busy:
@@ -104,7 +108,7 @@ async def _persist(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent
     created = [after for before, after in changes.values() if before is None]
     updated = [(before, after) for before, after in changes.values() if before is not None]
     if created:
-        tx.write(Q.agents_insert(batch=[msgspec.structs.astuple(agent)[:AGENT_COLUMNS] for agent in created]))
+        tx.write(Q.agents_insert(batch=[msgspec.structs.astuple(agent)[:AGENT_COLUMN_COUNT] for agent in created]))
         tx.write(
             Q.agent_pulses_insert(batch=[(*agent.ref, agent.pulse_status, agent.last_seen_at) for agent in created])
         )
@@ -113,7 +117,7 @@ async def _persist(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent
     if updated:
         [rows] = await tx.read(Q.agents_update(batch=[_update_row(*pair) for pair in updated]))
         if len(rows) != len(updated):
-            raise RuntimeError("agents changed under the zone's lock")
+            raise RuntimeError("agents were changed by another transaction despite the zone's lock")
 
 
 def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent]]) -> None:
@@ -131,5 +135,5 @@ def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, 
 
 
 def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
-    columns = msgspec.structs.astuple(after)[2:AGENT_COLUMNS]
+    columns = msgspec.structs.astuple(after)[2:AGENT_COLUMN_COUNT]
     return (*after.ref, before.status, *columns)

@@ -27,7 +27,7 @@ CHANGE_PERMISSION = "members.change"
 async def change_roles(tx: Transaction, commands: Sequence[ChangeRole]) -> list[RoleAssignmentChange | Problem | Busy]:
     """Create, change and remove role assignments, in order of arrival.
 
-    Takes the zones' locks, as all writes that check a role do, except heartbeats. So from this commit on, no such write
+    Takes the zones' locks, as do all writes that check a role, except heartbeats. So after this commit, no such write
     uses the old role.
     """
     caller_checks = CallerChecks(commands)

@@ -20,7 +20,7 @@ from quarterdeck.store.sql import SqlRows, chunks
 async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collection[Ref] = ()) -> None:
     """Add `deltas` to the numbers of held tasks, never below 0, and terminate draining agents that then hold none.
 
-    Agents in `seen` sent a command themselves. Of the others, only one that gets its first task is marked as seen.
+    Agents in `seen` sent a command themselves. Other agents are marked as seen only if they had no task and get one.
     """
     batch: SqlRows = [(*ref, deltas.get(ref, 0), int(ref in seen)) for ref in sorted({*deltas, *seen})]
     drained_refs: list[Ref] = []
@@ -28,7 +28,7 @@ async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collecti
         tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))
         statement = Q.agents_adjust_held(batch=piece, now=tx.now)
         if all(delta >= 0 for delta in deltas.values()):
-            # No agent gives up a task, so none can be drained, and the result is not needed.
+            # No agent loses a task, so none can become drained, and the result is not needed.
             tx.write(statement)
             continue
         [rows] = await tx.read(statement)
@@ -43,7 +43,7 @@ async def revive(tx: Transaction, commands: Mapping[Ref, Command]) -> None:
     """Update the status of agents that were stale or awaited their first contact and have sent a command.
 
     The transaction has already written their `last_seen_at`. Liveness checks of these agents start again. Their
-    aborted attempts do not come back.
+    aborted attempts are not restored.
     """
     [rows] = await tx.read(Q.agents_get(batch=[*sorted(commands)]))
     changes = {ref: rules.evaluate_liveness(agent, tx.now) for ref, agent in decode_agents(rows).items()}

@@ -42,13 +42,13 @@ def agent_draining(agent_id: str) -> Conflict:
 
 
 def agent_token_problem(caller: Caller, status: State, registered_at: Millis) -> Unauthenticated | None:
-    """Why a token of an agent is refused, or None. A token is valid for one registration of the agent only."""
+    """Return an error if an agent's token is no longer valid. A token is valid for only one registration."""
     if status is State.TERMINATED:
         return Unauthenticated("agent_ended", "The agent of this token was terminated.")
     if caller.agent_since is not None:
         is_same_registration = caller.agent_since == registered_at
     else:
-        # The token does not say which registration it was issued for: compare its time of issue instead.
+        # The token does not name the registration that it was issued for: compare the time of issue instead.
         is_same_registration = caller.issued_at is None or caller.issued_at >= registered_at
     if is_same_registration:
         return None
@@ -58,14 +58,15 @@ def agent_token_problem(caller: Caller, status: State, registered_at: Millis) ->
 
 
 def acting_agent_problem(caller: Caller | None, role: Role | None, agent_id: str) -> Forbidden | None:
-    """Why a caller with role AGENT may not act for this agent, or None. Other roles may act for any agent.
+    """Return an error if a caller with role AGENT may not act for this agent. Other roles may act for any agent.
 
     A token with role AGENT but without an agent id acts for no agent.
     """
     if role is not Role.AGENT or (caller is not None and caller.agent_id == agent_id):
         return None
     return Forbidden(
-        "agent_required", f"This token cannot act for agent {agent_id!r}. Use a token of that agent, or of a person."
+        "agent_required",
+        f"This token cannot act for agent {agent_id!r}. Use a token of that agent, or one with another role.",
     )
 
 
@@ -100,6 +101,6 @@ def capabilities_not_allowed() -> Forbidden:
 def metadata_too_large() -> Invalid:
     return Invalid(
         "metadata_too_large",
-        f"The `metadata` of a heartbeat is too large. It may have at most {METADATA_BYTES_MAX} bytes of JSON.",
+        f"The `metadata` of a heartbeat is too large. The limit is {METADATA_BYTES_MAX} bytes of JSON.",
         field="metadata",
     )

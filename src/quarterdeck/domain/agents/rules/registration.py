@@ -43,7 +43,7 @@ class RegistrationContext:
 
 
 def update_from_body(body: RegisterBody) -> AgentUpdate:
-    """Convert a body to stored values."""
+    """Convert a body to the values to store."""
     fields: dict[str, object] = {}
     for name in AgentUpdate.__struct_fields__:
         value = getattr(body, name)
@@ -60,9 +60,9 @@ def update_from_body(body: RegisterBody) -> AgentUpdate:
 def register(
     command: Register, before: Agent | None, context: RegistrationContext, now: Millis
 ) -> AgentChange | Agent | Problem:
-    """Return the new agent, the change of an existing one, or why the registration is refused.
+    """Return the new agent, the change to an existing one, or a problem if the registration is refused.
 
-    A registration counts as a heartbeat: it revives a stale agent. A terminated agent starts again.
+    A registration counts as a heartbeat: it revives a stale agent. A terminated agent starts again with defaults.
     """
     if problem := errors.acting_agent_problem(context.caller, context.role, command.agent_id):
         return problem
@@ -100,11 +100,10 @@ def loses_held_tasks(agent: Agent) -> bool:
 
 
 def termination_problem(command: Terminate, agent: Agent) -> Problem | None:
-    """Why a caller may not terminate an agent, or None.
+    """Return a problem if the agent belongs to a fleet member and a caller requests its termination.
 
-    The agent of a fleet member can only be terminated by its fleet. Otherwise the member would still exist, but its
-    token would be refused. An agent with such an id that the server did not register is not a member: its id was taken
-    before these ids were reserved.
+    Only its fleet can terminate it. Otherwise the member would still exist, but its token would be refused. An agent
+    with such an id that the server did not register is not a member: its id was taken before these ids were reserved.
     """
     is_member = FLEET_AGENT_ID.fullmatch(agent.id) is not None and agent.created_by == SERVER_ACTOR
     if command.caller is None or not is_member or agent.status is State.TERMINATED:
@@ -150,7 +149,7 @@ def _base_agent(command: Register, before: Agent | None, now: Millis) -> Agent:
     if before is None:
         return _new_agent(command, now)
     if before.status is State.TERMINATED:
-        # Tokens are matched by this time, so it must be later than the previous registration, whatever the clock says.
+        # A token is valid for one registration time, so this one must be later, even if the clock was set back.
         registered_at = max(now, before.created_at + 1)
         return msgspec.structs.replace(_new_agent(command, now), held=before.held, created_at=registered_at)
     return before

@@ -10,7 +10,7 @@ from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.state_machine import StateMachine
 from quarterdeck.domain.agents.model import (
-    HISTORY_INTERVAL,
+    HISTORY_INTERVAL_MS,
     Agent,
     AgentHealth,
     AgentStatus,
@@ -22,7 +22,7 @@ from quarterdeck.domain.agents.model import (
 from quarterdeck.domain.agents.rules import errors
 
 STALE = "stale"
-RECENTLY_SEEN = SECOND
+RECENTLY_SEEN_MS = SECOND
 """An agent that was seen this recently is not marked as seen again, to save a write."""
 AGENT_STATES = StateMachine(
     "agent",
@@ -81,14 +81,14 @@ def stale_at(agent: Agent) -> Millis:
 
 
 def awaits_first_contact(agent: Agent) -> bool:
-    """Whether the server registered the agent and it has not been seen since. Such an agent is not checked."""
+    """Whether the server registered the agent and has not seen it since. Until then the agent is not checked."""
     return agent.look_at is None and agent.status in (State.IDLE, State.DEGRADED)
 
 
 def is_stale(agent: Agent, now: Millis) -> bool:
-    """Whether the agent was not seen for too long.
+    """Whether the agent has not been seen for its stale threshold.
 
-    An agent with a launcher is not stale while it has no task, because it does not run then. An agent that awaits its
+    An agent with a launcher is not stale while it has no task, because it is not running then. An agent that awaits its
     first contact is not stale either.
     """
     is_not_running = agent.launcher is not None and agent.held == 0
@@ -98,7 +98,7 @@ def is_stale(agent: Agent, now: Millis) -> bool:
 def needs_status_refresh(agent: Agent, now: Millis) -> bool:
     """Whether an agent that was just seen needs a `RefreshStatus`.
 
-    It does if its stored status is out of date, or if this was its first contact, after which checks must start.
+    It needs one if its stored status is out of date, or if this was its first contact, because checks start then.
     """
     return evaluate_liveness(agent, now).after.status is not agent.status or awaits_first_contact(agent)
 
@@ -184,14 +184,14 @@ def apply_heartbeat(agent: Agent, command: RecordHeartbeat, now: Millis) -> Agen
 
 def was_just_seen(agent: Agent, now: Millis) -> bool:
     """Whether the agent was seen so recently that `last_seen_at` need not be written again."""
-    return now - agent.last_seen_at < min(RECENTLY_SEEN, agent.stale_threshold_seconds * SECOND // 4)
+    return now - agent.last_seen_at < min(RECENTLY_SEEN_MS, agent.stale_threshold_seconds * SECOND // 4)
 
 
 def ms_until_contact(agent: WaitingAgent, now: Millis) -> Millis:
     """Milliseconds until an agent with a waiting claim must be marked as seen again.
 
-    It is due half a stale threshold after its last contact, and at once if it is stale, draining or terminated: the
-    claim is then submitted again, which revives the agent or returns why it may not claim.
+    That is half a stale threshold after its last contact. For a stale, draining or terminated agent it is 0: the claim
+    is then submitted again, which revives the agent or refuses the claim.
     """
     if agent.draining or agent.status in (State.ERROR, State.TERMINATED):
         return 0
@@ -203,7 +203,7 @@ def belongs_in_history(agent: Agent, command: RecordHeartbeat, now: Millis) -> b
     return (
         command.status is not agent.pulse_status
         or command.current_task_id != agent.current_task_id
-        or now - agent.kept_at >= HISTORY_INTERVAL
+        or now - agent.kept_at >= HISTORY_INTERVAL_MS
     )
 
 
@@ -211,7 +211,7 @@ def belongs_in_history(agent: Agent, command: RecordHeartbeat, now: Millis) -> b
 
 
 def free_slots(agent: Agent, *, is_claiming: bool = False) -> int:
-    """How many more tasks the agent may get. A claim proves that it is active, whatever its stored status."""
+    """How many more tasks the agent may get. A claim proves that the agent is active, even if its status is ERROR."""
     is_inactive = agent.status is State.ERROR and not is_claiming
     if agent.draining or is_inactive or agent.status is State.TERMINATED:
         return 0
@@ -219,7 +219,7 @@ def free_slots(agent: Agent, *, is_claiming: bool = False) -> int:
 
 
 def claim_problem(agent: Agent) -> Problem | None:
-    """Why the agent may get no task even with a free slot, or None."""
+    """Return a problem if the agent may get no new task, even with a free slot."""
     if agent.status is State.TERMINATED:
         return errors.agent_terminated(agent.id)
     return errors.agent_draining(agent.id) if agent.draining else None

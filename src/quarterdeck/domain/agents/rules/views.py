@@ -54,7 +54,7 @@ def health_view(history: AgentHistory) -> HealthView:
         last_seen_at=iso(agent.last_seen_at),
         next_expected_at=iso(agent.last_seen_at + states.next_heartbeat_seconds(agent) * SECOND),
         age_seconds=max(0, history.at - agent.last_seen_at) / SECOND,
-        # Computed at each read, because the stored status may not be updated yet.
+        # Computed at each read, because the stored status may be out of date.
         is_stale=agent.status is not State.TERMINATED
         and (agent.status is State.ERROR or states.is_stale(agent, history.at)),
         held_tasks=agent.held,
@@ -63,7 +63,7 @@ def health_view(history: AgentHistory) -> HealthView:
         current_step=agent.current_step,
         memory_mb=agent.memory_mb,
         cpu_percent=agent.cpu_percent,
-        heartbeats=[_heartbeat_view(row) for row in history.recent],
+        heartbeats=[_heartbeat_view(row) for row in history.heartbeats],
     )
 
 

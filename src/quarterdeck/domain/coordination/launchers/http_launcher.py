@@ -15,14 +15,14 @@ log = logging.getLogger("quarterdeck.launching")
 
 
 async def start(deps: LauncherDeps, config: HttpLauncherConfig, request: LaunchRequest, full_task: FullTask) -> None:
-    """Request a session and record it. From then on the session reports and sends its agent's heartbeats itself."""
+    """Request a session and record it. From then on, the session itself sends reports and its agent's heartbeats."""
     session_key = await _request_session(deps, config, full_task)
     task = request.task
     record_launch = RecordLaunch(
         zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=session_key
     )
     if await deps.report(record_launch, f"the launch of {task.id}") is None:
-        # The attempt has ended in the meantime, so the server refuses the reports of the session.
+        # The attempt has ended in the meantime, so the server will refuse the reports of the session.
         log.info("session %s was started for an ended attempt of task %s", session_key, task.id)
 
 

@@ -19,7 +19,7 @@ from quarterdeck.engine.background import Background
 
 log = logging.getLogger("quarterdeck.launching")
 PROCESS_START_SECONDS = 30.0
-"""Time that the start of a process may take."""
+"""Maximum time to start a process."""
 MARGIN_SECONDS = 30.0
 """Added to the timeout of a launch before it is considered lost, so that its outcome can still be reported."""
 
@@ -46,11 +46,11 @@ class TaskLauncher:
         return name in self._configs
 
     def __len__(self) -> int:
-        """Launches in progress and running processes."""
+        """Number of launches in progress and running processes."""
         return self._active.total()
 
     def free_capacity(self) -> dict[str, int]:
-        """Sessions that each launcher can still start."""
+        """Number of sessions that each launcher can still start."""
         if self._is_draining:
             return dict.fromkeys(self._configs, 0)
         free = {
@@ -99,7 +99,7 @@ class TaskLauncher:
         if full_task.task.attempt_token != request.task.attempt_token:
             return
         if asyncio.get_running_loop().time() >= deadline:
-            # This process was frozen: the coordinator has aborted the attempt, or is about to.
+            # This process stalled: the coordinator has aborted the attempt, or is about to.
             raise LaunchFailed("its deadline passed before it started")
         config = self._configs[request.launcher]
         if isinstance(config, HttpLauncherConfig):

@@ -12,7 +12,7 @@ from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.core.redaction import redact_text
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.agents.model import HeartbeatResult, RecordHeartbeat
-from quarterdeck.domain.tasks.error_redaction import redactors_for
+from quarterdeck.domain.tasks.error_redaction import load_redactors
 from quarterdeck.domain.tasks.model.commands import TaskCommand, TaskResult
 from quarterdeck.domain.tasks.model.rows import TABLE, FullTask, Task
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
@@ -25,11 +25,11 @@ from quarterdeck.engine.wakeups import Wakeups
 log = logging.getLogger("quarterdeck.launching")
 REPORT_RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=5_000)
 REPORT_SECONDS = 120.0
-"""How long the report of a launch is retried. After that, the launch deadline ends the attempt."""
+"""How long a report is retried. After that, the coordinator's recovery ends the attempt."""
 
 
 class LaunchFailed(Exception):
-    """Nothing was started. The text becomes part of the task's `lastError`."""
+    """Nothing was started. The message becomes part of the task's `lastError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class LauncherDeps:
         )
 
     async def redact(self, task: Task, text: str, *tokens: str) -> str:
-        """Redact the secrets of the task, and the tokens issued for it, from a text."""
-        [redactor] = await redactors_for(self.read_task, self.cipher, [TaskLookup(task.zone_id, task.id)])
+        """Redact the secrets of the task, and the tokens issued for it, in `text`."""
+        [redactor] = await load_redactors(self.read_task, self.cipher, [TaskLookup(task.zone_id, task.id)])
         return redact_text(redactor(text), {*tokens, task.attempt_token or ""})
 
 

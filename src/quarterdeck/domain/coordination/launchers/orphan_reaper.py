@@ -1,4 +1,4 @@
-"""Kills the processes that a server leaves behind when it is killed. A separate program that runs beside the server.
+"""Kills the processes that a server leaves behind when it is killed. This is a separate program beside the server.
 
     python orphan_reaper.py < pipe
 
@@ -52,22 +52,25 @@ def end_groups(groups: Groups) -> None:
         time.sleep(POLL_SECONDS if deadlines else 0)
 
 
-def _signal(group: int, start_time: bytes | None, number: int) -> bool:
-    """Signal the group; False if it no longer exists. Its first process may have ended before the others."""
+def _signal(group: int, start_time: bytes | None, signal_number: int) -> bool:
+    """Signal the group. Returns False if it no longer exists.
+
+    A group exists until its last process has ended, so the start time of its first process may be unavailable.
+    """
     if start_time is not None and _start_time(group) not in (start_time, None):
         return False
     try:
-        os.killpg(group, number)
+        os.killpg(group, signal_number)
     except (ProcessLookupError, PermissionError):
         return False
     return True
 
 
-def _start_time(process: int) -> bytes | None:
+def _start_time(pid: int) -> bytes | None:
     """Return the start time of a process in clock ticks; None if there is no such process or no /proc."""
     try:
         # The process name is in parentheses and may contain any character. The numbers follow the last ")".
-        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19]
     except OSError:
         return None
 

@@ -18,7 +18,7 @@ STOP_SECONDS = 1.0
 
 
 class OrphanReaperClient:
-    """One reaper for all processes of a server, started with the first process."""
+    """Controls the orphan reaper of this server, which is started before the first process."""
 
     def __init__(self) -> None:
         self._start_lock = asyncio.Lock()
@@ -28,7 +28,7 @@ class OrphanReaperClient:
         """Process group → grace seconds."""
 
     async def start(self) -> None:
-        """Start the reaper, if it does not run. Raises `LaunchFailed` if it cannot be started."""
+        """Start the reaper if it is not running. Raises `LaunchFailed` if it cannot be started."""
         async with self._start_lock:
             if self._pipe is not None:
                 return
@@ -45,26 +45,29 @@ class OrphanReaperClient:
                     start_new_session=True,
                 )
             except BaseException as error:
-                # Also on cancellation: no other code can close the pipe, because it is not stored yet.
+                # Also on cancellation: the pipe is not stored yet, so no other code can close it.
                 os.close(write_end)
                 if isinstance(error, OSError):
                     raise LaunchFailed(f"the orphan reaper cannot be started ({error.strerror})") from None
                 raise
             finally:
                 os.close(read_end)
-            # The reaper reads continuously. If it is frozen, the server must not block on it.
+            # The reaper reads continuously. If it stalls, the server must not block on the pipe.
             os.set_blocking(write_end, False)
             self._pipe = write_end
             for group, grace_seconds in self._groups.items():
                 self._send(f"+ {group} {grace_seconds}")
 
     def watch(self, group: int, grace_seconds: float) -> None:
-        """Report a started group and its grace period."""
+        """Report to the reaper that a process group has started, with its grace period."""
         self._groups[group] = grace_seconds
         self._send(f"+ {group} {grace_seconds}")
 
     def unwatch(self, group: int) -> None:
-        """Report an ended group. Called after its end: if its id is reused in between, the start time differs."""
+        """Report to the reaper that a process group has ended.
+
+        Call this after the group has ended. If its id is reused before the call, the reaper sees a new start time.
+        """
         if self._groups.pop(group, None) is not None:
             self._send(f"- {group}")
 
@@ -82,8 +85,8 @@ class OrphanReaperClient:
         try:
             os.write(self._pipe, f"{line}\n".encode())
         except OSError as error:
-            # The reaper was killed or does not read. The next launch starts a new one and reports all groups to it.
-            log.warning("cannot write to the orphan reaper, processes are not watched until the next launch: %r", error)
+            # The reaper was killed or is not reading. The next launch starts a new one and reports all groups to it.
+            log.warning("cannot write to the orphan reaper; processes are not watched until the next launch: %r", error)
             self._close()
 
     def _close(self) -> None:

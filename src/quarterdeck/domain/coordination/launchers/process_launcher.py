@@ -1,10 +1,10 @@
-"""Runs attempts as processes of this machine: start, heartbeat, output, end.
+"""Runs attempts as processes on this machine: start, heartbeat, output, end.
 
 Each process has its own POSIX session and process group, so that its children end with it. The server reads its output
 continuously, because the process would block on a full pipe, and keeps only the end.
 
-One asyncio task watches all processes. Commits and heartbeat intervals wake it. It finds the ended attempts with one
-statement, and sends heartbeats for the agents of the others.
+One asyncio task watches all processes. Commits wake it, and so does each due heartbeat. It finds the ended attempts
+with one statement, and sends heartbeats for the agents whose attempts have not ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.launching")
 TOKEN_SECONDS = 24 * 3600
-"""Lifetime of a token if the task has no timeout, without the margin."""
+"""Lifetime of a token if the task has no timeout. TOKEN_MARGIN_SECONDS is always added."""
 TOKEN_MARGIN_SECONDS = 600
 CHECK_SECONDS = 10.0
 """Longest pause of the watch task while processes run."""
@@ -62,7 +62,7 @@ class RunningProcess:
     completed_at: float | None = None
     """When the task was found completed. From then on the process has its grace period to exit."""
     is_released: bool = False
-    """The server stops, so the attempt is released and does not count."""
+    """The server is stopping, so the attempt is released and does not count against the retries."""
 
     def request_end(self, reason: str) -> None:
         if self.end_reason is None:
@@ -170,7 +170,7 @@ class ProcessManager:
             await asyncio.wait({exit_task, end_request_task})
 
     async def _kill(self, running: RunningProcess) -> None:
-        """End the process, if it runs, and its process group."""
+        """End the process, if it is running, and its process group."""
         if running.process.returncode is None:
             _signal(running, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
@@ -221,7 +221,7 @@ class ProcessManager:
         """End all processes, and return when they have ended."""
         for running in [*self._running]:
             running.is_released = True
-            running.request_end("the server stops")
+            running.request_end("the server is stopping")
         try:
             if self._running:
                 await self._all_ended.wait()
@@ -301,13 +301,13 @@ def _end_reason(task: Task | None, request: LaunchRequest) -> str | None:
     return str(task.reason or task.status)
 
 
-def _signal(running: RunningProcess, number: signal.Signals) -> None:
+def _signal(running: RunningProcess, signal_number: signal.Signals) -> None:
     """Signal the process group, whose id is the pid of its first process.
 
-    The kernel does not reuse a pid while a process of the group exists, and afterwards only when the pids wrap around.
+    The kernel does not reuse the pid while a process of the group exists, and afterwards only when pids wrap around.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(running.process.pid, number)
+        os.killpg(running.process.pid, signal_number)
 
 
 def _describe_exit(code: int | None) -> str:

@@ -37,7 +37,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, rename="camel"):
     context: SpawnContext
     attempt: int
     attempt_token: str
-    """Authorises reports about the attempt, as does an agent token that was issued for it."""
+    """Authorizes reports about the attempt, as does an agent token that was issued for it."""
     task_type: str
     timeout_seconds: int | None
 
@@ -51,7 +51,7 @@ class _SpawnResponse(msgspec.Struct):
 
 
 def encode_spawn_request(full_task: FullTask, input_context: str, checkpoint_data: str) -> bytes:
-    """Encode the JSON for a launcher. The caller has decrypted or masked the secrets of input and checkpoint."""
+    """Encode the JSON for a launcher. The caller has decrypted or masked the secrets in the input and checkpoint."""
     task, content = full_task.task, full_task.content
     assert task.agent_id is not None
     assert task.attempt_token is not None

@@ -27,14 +27,14 @@ EVENT_LEVELS: dict[str, Level] = {
 """The level of each event type about tasks, agents and the coordinator. The event's data may raise it."""
 DEFAULT_LEVELS = (Level.WARN, Level.ERROR, Level.CRITICAL)
 MESSAGES = {
-    "agent.stale": "The agent is stale: it made no contact for too long.",
+    "agent.stale": "The agent is stale: it has not made contact for too long.",
     "agent.degraded": "The agent reports that it is degraded.",
     "agent.revived": "The agent made contact again.",
-    "agent.restarted": "Another process acts as the agent. The attempts of the previous one are lost.",
+    "agent.restarted": "A new process is running as the agent. The attempts of the previous process are lost.",
     "agent.recovered": "The agent reports that it has recovered.",
     "agent.registered": "The agent was registered.",
     "agent.changed": "The agent's registration was changed.",
-    "agent.draining": "The agent is draining: it terminates after its last task.",
+    "agent.draining": "The agent is draining: it is terminated after its last task.",
     "agent.terminated": "The agent was terminated.",
     "agent.token_issued": "A token was issued for the agent.",
     "coordinator.strategy": "The strategy of the workspace was changed.",

@@ -1,7 +1,8 @@
 """Matches ready tasks with agents.
 
-Tasks are matched by rank, across classes, each with the least loaded agent that has the required capabilities and a
-free slot; among equals, with the lowest agent id. So the same tasks and agents always give the same matches.
+Tasks are matched in order of rank, across classes. Each gets the least loaded agent that has the required capabilities
+and a free slot; among equally loaded agents, the one with the lowest id. So the same tasks and agents always give the
+same matches.
 
 Tasks of one class have the same requirements. Sets of agents are therefore integers with one bit per agent, in id
 order: one set per class, one per load. A match is the lowest common bit of two sets, so 1,000 agents are compared in
@@ -49,8 +50,8 @@ class Match:
 def match_tasks(
     queues: Iterable[ClassQueue], agents: Iterable[AgentCapacity], launcher_capacity: Mapping[str, int] | None = None
 ) -> list[Match]:
-    """Return the matches by rank. `launcher_capacity` is the number of sessions that each launcher can still start; a
-    launcher without an entry has no limit."""
+    """Return the matches in order of rank. `launcher_capacity` is the number of sessions that each launcher can
+    still start; a launcher without an entry has no limit."""
     return _Matcher(agents, launcher_capacity or {}).run([queue for queue in queues if queue.ready])
 
 

@@ -8,7 +8,7 @@ has ended in the meantime.
 | an attempt has timed out                               | abort it (`timeout`); it is retried after a backoff   |
 | an attempt was assigned and not launched in time       | abort it (`launch_lost`)                              |
 | an attempt is long past its estimate                   | warn its agent                                        |
-| an attempt was warned and made no progress since       | abort it (`hung`); retried with a higher priority     |
+| an attempt made no progress after its warning          | abort it (`hung`); retried with a higher priority     |
 | the start time or the backoff of a task has passed     | make it available                                     |
 | an ended task still has blocked dependents             | unblock them, a limited number per command            |
 | tasks form a dependency cycle                          | fail all tasks of the cycle, with its path            |
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from quarterdeck.domain.tasks.model.commands import Abort, FailForCycle, MakeAvailable, UnblockDependents, Warn
 from quarterdeck.domain.tasks.model.rows import OverdueAttempt, State, TaskRef, TimedOutAttempt
-from quarterdeck.domain.tasks.rules.dependency_graph import find_cycle, find_stuck
+from quarterdeck.domain.tasks.rules.dependency_graph import find_cycle, find_stuck_tasks
 
 TIMEOUT = "timeout"
 LAUNCH_LOST = "launch_lost"
@@ -47,7 +47,7 @@ class TasksToRecover:
 def recovery_commands(
     to_recover: TasksToRecover, leader_term: LeaderTerm | None, next_jitter: Callable[[], float]
 ) -> list[RecoveryCommand]:
-    """Return commands that free slots first, then commands that make tasks ready."""
+    """Return the commands: first those that free slots, then those that make tasks ready."""
     return [
         *(_abort_timed_out(attempt, leader_term, next_jitter()) for attempt in to_recover.timed_out),
         *(_warn_or_abort(attempt, leader_term, next_jitter()) for attempt in to_recover.overdue),
@@ -90,21 +90,21 @@ def _warn_or_abort(attempt: OverdueAttempt, leader_term: LeaderTerm | None, jitt
 def dependency_cycle_commands(
     zone_id: str, depends_on: Mapping[str, Iterable[str]], leader_term: LeaderTerm | None
 ) -> list[FailForCycle]:
-    """Return a command for each task in a cycle. Tasks that only wait for a cycle fail later, as its dependents."""
-    # Remove tasks that wait for no cycle, then tasks that no cycle waits for: the rest is in a cycle or between two.
-    stuck = find_stuck(depends_on)
+    """Return a command for each task in a cycle. Tasks that only depend on a cycle fail later, as its dependents."""
+    # Remove tasks that depend on no cycle, then tasks on which no cycle depends. The others are in or between cycles.
+    stuck = find_stuck_tasks(depends_on)
     dependents: dict[str, list[str]] = {task: [] for task in stuck}
     for task in stuck:
         for dependency in depends_on[task]:
             if dependency in stuck:
                 dependents[dependency].append(task)
-    stuck = find_stuck(dependents)
+    stuck = find_stuck_tasks(dependents)
     cyclic = {task: [dependency for dependency in depends_on[task] if dependency in stuck] for task in sorted(stuck)}
     commands: list[FailForCycle] = []
     cycles: dict[str, tuple[str, ...]] = {}
     for task in cyclic:
         if task not in cycles:
-            # A task of a cycle that was already found needs no search of its own.
+            # If the task is in a cycle that was already found, no search is needed.
             cycle = tuple(find_cycle(task, cyclic) or ())
             cycles |= dict.fromkeys(cycle or (task,), cycle)
         if not (cycle := cycles[task]):

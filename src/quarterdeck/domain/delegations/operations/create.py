@@ -36,8 +36,8 @@ from quarterdeck.store.sql import SqlRows
 async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[DelegatedEdge | Problem | Busy]:
     """Create edges, in order of arrival.
 
-    Usually reads once. It reads again for idempotency keys, for an edge from a higher to a lower rank, while a cascade
-    is unfinished, and to rebuild ranks that are not valid.
+    Usually one round trip of reads is enough. Further reads are needed for idempotency keys, for an edge from a higher
+    to a lower rank, while a cascade is unfinished, and to rebuild ranks that are not valid.
     """
     zone_ids = zones_of(commands)
     source_refs: SqlRows = [*sorted({(command.zone_id, command.source_session_id) for command in commands})]
@@ -82,9 +82,9 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
 
 async def _decide_one(tx: Transaction, decider: DelegationDecider, command: Delegate) -> DelegatedEdge | Problem:
     while isinstance(decision := decider.decide(command), WalkRequest | RespaceRequest):
-        # The search must see the edges that this batch has created.
+        # The walk must see the edges that this batch has created.
         _persist(tx, decider)
-        await topological_order.resolve_missing(tx, decider.order, decision)
+        await topological_order.run_request(tx, decider.order, decision)
     return decision
 
 

@@ -100,8 +100,8 @@ class _EpochData(msgspec.Struct):
 def raise_epochs(tx: Transaction, zone_ids: Iterable[str], zone_epochs: Mapping[str, ZoneEpoch]) -> dict[str, int]:
     """Raise the epochs of zones, and return the new ones.
 
-    A transaction raises the epoch of a zone only once, however often it calls this. It must emit its events after each
-    call, because they show which epochs are already raised.
+    A transaction raises the epoch of a zone only once, however often it calls this. It must emit the events of a call
+    before the next call, which reads from them which epochs are already raised.
     """
     already_raised: dict[str, int] = {}
     for event in tx.events:

@@ -43,7 +43,8 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     ended_edges = []
     for edge in edges:
         refs = [(edge.zone_id, edge.source_session_id), (edge.zone_id, edge.target_session_id)]
-        # A derived edge may connect two other sessions. Its event then names the cause of the zone's first termination.
+        # A derived edge may connect two other sessions. Its event then gets the actor and the trace of the zone's first
+        # termination.
         cause = next((ended_sessions[ref] for ref in refs if ref in ended_sessions), first_by_zone[edge.zone_id])
         ended_edges.append(EndedEdge(edge, EdgeVerb.REVOKE, SESSION_ENDED, cause.actor, tx.now, cause.trace))
     await end_edges(tx, ended_edges, zone_epochs)

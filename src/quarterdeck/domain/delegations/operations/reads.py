@@ -46,10 +46,10 @@ from quarterdeck.store.interface import decode
 async def show(tx: Transaction, refs: Sequence[EdgeRef]) -> list[Edge | Problem | Busy]:
     """Return edges by id, with their current status."""
     [rows] = await tx.read(Q.delegations_get(batch=sorted({(ref.zone_id, ref.edge_id) for ref in refs})))
-    found = {(edge.zone_id, edge.id): edge for edge in decode(rows, Edge)}
+    edges = {(edge.zone_id, edge.id): edge for edge in decode(rows, Edge)}
     outcomes: list[Edge | Problem | Busy] = []
     for ref in refs:
-        edge = found.get((ref.zone_id, ref.edge_id))
+        edge = edges.get((ref.zone_id, ref.edge_id))
         outcomes.append(rules.with_current_status(edge, tx.now) if edge else rules.not_found(ref.edge_id))
     return outcomes
 
@@ -64,7 +64,7 @@ async def list_edges(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
 
 
 async def list_session_edges(tx: Transaction, ref: SessionRef, filters: EdgeFilter) -> list[Edge]:
-    """`list_edges` for one session. Raises a Problem if it does not exist: an empty page would hide a mistyped id."""
+    """List the edges of one session. Raises a Problem if it does not exist: an empty page would hide a mistyped id."""
     await _require_session(tx, ref)
     return await _select_page(tx, filters)
 
@@ -138,11 +138,11 @@ async def explain(tx: Transaction, ref: EdgeRef) -> EdgeExplanation:
 
 
 async def _require_session(tx: Transaction, ref: SessionRef) -> Session:
-    [found] = await sessions.show_sessions(tx, [ref])
-    if not isinstance(found, Session):
-        assert isinstance(found, Problem)  # a read never returns Busy
-        raise found
-    return found
+    [outcome] = await sessions.show_sessions(tx, [ref])
+    if not isinstance(outcome, Session):
+        assert isinstance(outcome, Problem)  # a read never returns Busy
+        raise outcome
+    return outcome
 
 
 async def _require_edge(tx: Transaction, ref: EdgeRef) -> Edge:

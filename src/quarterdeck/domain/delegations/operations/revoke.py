@@ -80,14 +80,14 @@ class Revoker:
     ) -> dict[int, TerminateResult]:
         """Terminate the sessions that end, one cascade per revocation. Return the results by command index.
 
-        One call terminates all of them, because the limit of sessions per transaction applies to the whole batch.
+        One call terminates all of them, because the limit on sessions per transaction applies to the whole batch.
         """
         indexes = [index for index, revocation in revocations.items() if revocation.ended_sessions]
         if not indexes:
             return {}
         terminations = [_terminate_command(commands[index], revocations[index]) for index in indexes]
         outcomes = zip(indexes, await self._terminator.terminate_sessions(tx, terminations), strict=True)
-        # A Problem means that the session's row was deleted: it ended long ago.
+        # A Problem means that retention has deleted the session's row, so the session ended long ago.
         return {index: outcome for index, outcome in outcomes if isinstance(outcome, TerminateResult)}
 
 

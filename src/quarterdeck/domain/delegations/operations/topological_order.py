@@ -21,15 +21,15 @@ from quarterdeck.store.sql import chunks
 log = logging.getLogger("quarterdeck.delegations")
 
 
-async def resolve_missing(tx: Transaction, order: TopologicalOrder, missing: WalkRequest | RespaceRequest) -> None:
+async def run_request(tx: Transaction, order: TopologicalOrder, request: WalkRequest | RespaceRequest) -> None:
     """Run the walk or the respacing that `order` requests. The caller must have written its earlier decisions."""
-    if isinstance(missing, WalkRequest):
-        order.add_walk_result(missing, await _load_walk_result(tx, missing))
+    if isinstance(request, WalkRequest):
+        order.add_walk_result(request, await _load_walk_result(tx, request))
         return
     # Rare: tens of thousands of edges must have needed ranks in the same gap.
-    log.warning("respacing the delegation ranks of a zone", extra={"zone": missing.zone_id})
-    [rows] = await tx.read(Q.delegation_ranks_of_zone(zone_id=missing.zone_id))
-    order.replace_ranks(missing.zone_id, _assign_ranks(tx, missing.zone_id, [str(row[0]) for row in rows], order))
+    log.warning("respacing the delegation ranks of a zone", extra={"zone": request.zone_id})
+    [rows] = await tx.read(Q.delegation_ranks_of_zone(zone_id=request.zone_id))
+    order.replace_ranks(request.zone_id, _assign_ranks(tx, request.zone_id, [str(row[0]) for row in rows], order))
 
 
 async def rebuild_order(tx: Transaction, zone_id: str, order: TopologicalOrder) -> None:

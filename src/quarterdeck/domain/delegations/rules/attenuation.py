@@ -2,7 +2,7 @@
 
 The terms of an edge have six parts. Each part is compared separately, and can only become narrower along a chain:
 
-| part      | within the parent's if                                     | if omitted                             |
+| part      | covered by the parent if                                   | if omitted                             |
 |-----------|------------------------------------------------------------|----------------------------------------|
 | scopes    | each is one of the parent's                                | none                                   |
 | resources | each is one of the parent's                                | all; the parent must also lend all     |
@@ -12,7 +12,7 @@ The terms of an edge have six parts. Each part is compared separately, and can o
 | expiry    | not after the parent's                                     | the parent's                           |
 
 A caller's token is treated as an edge for all resources and actions, without budget or expiry and with unlimited hops.
-An edge never expires after one of its two sessions (`creation`).
+An edge never expires after either of its two sessions (`creation`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def edge_terms(edge: Edge) -> GrantTerms:
 
 def token_terms(caller: Caller) -> GrantTerms:
     """What a caller may lend without a parent edge. An administrator may lend any scope."""
-    can_delegate_any = COORDINATOR_ADMIN in caller.scopes or caller.is_admin
-    return GrantTerms(None if can_delegate_any else caller.scopes, None, None, None, UNLIMITED_HOPS, NO_EXPIRY)
+    can_delegate_any_scope = COORDINATOR_ADMIN in caller.scopes or caller.is_admin
+    return GrantTerms(None if can_delegate_any_scope else caller.scopes, None, None, None, UNLIMITED_HOPS, NO_EXPIRY)
 
 
 def requested_expiry(command: Delegate, now: Millis) -> Millis | None:
@@ -126,7 +126,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _format_names(names: frozenset[str]) -> str:
-    """List at most five names, to keep error texts short."""
+    """List at most five names, to keep error messages short."""
     first = sorted(names)[:5]
     remaining = len(names) - len(first)
     return ", ".join(first) + (f" and {remaining} more" if remaining else "") if first else "none"

@@ -1,7 +1,7 @@
 """Decides which edges are created.
 
 A `DelegationDecider` decides the commands of a batch in order of arrival. If the graph must be walked or the ranks
-respaced first, `decide` returns a request. The caller does this and calls `decide` again.
+respaced first, `decide` returns a request. The caller runs the request and calls `decide` again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.sessions.rules import bearer_problem, is_live, ownership_required, suspended_caller_problem
 
 CREATE_OPERATION = "delegation.create"
-"""The operation in the idempotency keys of new delegations."""
+"""The operation name in the idempotency keys of new delegations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class DelegationBatchInput:
     edges: Mapping[Ref, Edge] = field(default_factory=dict)
     """Active edges into the sources, edges named as parents, and edges that tokens and idempotency keys refer to."""
     orphaned: Collection[Ref] = ()
-    """Edges whose source session, or one further up their chain, has ended."""
+    """Edges whose source session, or a source session further up their chain, has ended."""
     ever_delegated_to: Collection[Ref] = ()
     """The sources that were ever the target of an edge, in any state."""
     topological_ranks: Mapping[Ref, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class DelegationDecider:
         return created
 
     def decide(self, command: Delegate) -> DelegatedEdge | Problem | WalkRequest | RespaceRequest:
-        """Return the result of a command, or what the caller must do for `order` first."""
+        """Return the result of a command, or a request that the caller must run for `order` first."""
         if caller_problem := bearer_problem(command.bearer, self._loaded.sessions, self._now):
             return caller_problem
         endpoints = self._find_endpoints(command)
@@ -95,7 +95,7 @@ class DelegationDecider:
             _ownership_problem(command, endpoints)
             or self._idempotent_result(command, endpoints)
             or self._precondition_problem(command, endpoints)
-            or self.order.missing_input(command.zone_id, command.source_session_id, command.target_session_id)
+            or self.order.next_request(command.zone_id, command.source_session_id, command.target_session_id)
             or self._cycle_problem(command)
             or self._create_edge(command, endpoints)
         )
@@ -112,18 +112,18 @@ class DelegationDecider:
         return _Endpoints(*endpoints)
 
     def _idempotent_result(self, command: Delegate, endpoints: _Endpoints) -> DelegatedEdge | Problem | None:
-        """Return the edge that the idempotency key created, or a conflict. None if there is none or it has ended."""
+        """Return the edge that the idempotency key created, or a conflict. None if there is no edge or it has ended."""
         if command.idempotency_key is None:
             return None
         key = creation_key(command, endpoints.source)
-        found = self._keyed_edges.get(key)
-        if found is None and (key_record := self._loaded.keys.get(key)):
+        keyed_edge = self._keyed_edges.get(key)
+        if keyed_edge is None and (key_record := self._loaded.keys.get(key)):
             edge = self._edges.get((command.zone_id, key_record.subject_id))
             if edge is not None and states.is_active(edge, self._now):
-                found = (key_record.digest, edge)
-        if found is None:
+                keyed_edge = (key_record.digest, edge)
+        if keyed_edge is None:
             return None
-        digest, edge = found
+        digest, edge = keyed_edge
         return DelegatedEdge(edge, created=False) if digest == command.request_digest else key_conflict(key)
 
     # -- refusals
@@ -147,7 +147,7 @@ class DelegationDecider:
     # -- authority
 
     def _find_parent(self, command: Delegate) -> Edge | Problem | None:
-        """Return the parent edge, None if the caller's token covers the request, or why neither does."""
+        """Return the parent edge, None if the caller's token covers the request, or a problem if nothing covers it."""
         token_edge_id = command.caller.delegation_edge_id
         if token_edge_id is not None:
             return self._parent_from_token(command, token_edge_id)
@@ -166,7 +166,7 @@ class DelegationDecider:
         """A token that names an edge can delegate only from that edge."""
         edge = self._edges.get((command.zone_id, edge_id))
         if command.parent_edge_id not in (None, edge_id):
-            return _token_edge_problem(edge_id, "`parent_edge_id` names another delegation.")
+            return _token_edge_problem(edge_id, "`parent_edge_id` names a different delegation.")
         if edge is None or edge.target_session_id != command.source_session_id:
             return _token_edge_problem(edge_id, "That delegation does not lead to the source.")
         return self._check_parent(command, edge)
@@ -271,8 +271,8 @@ def _new_edge(command: Delegate, endpoints: _Endpoints, parent: Edge | None, ter
         constraints_json=_stored_constraints(command, terms),
         parent_edge_id=parent.id if parent else None,
         status=DELEGATION_STATES.initial,
-        # An edge that expired after one of its sessions would be shown as active but lend nothing, and so would all
-        # edges derived from it. The expiry of a session is never extended.
+        # If an edge outlived one of its sessions, it would be shown as active but lend nothing, and so would all edges
+        # derived from it. The expiry of a session is never extended.
         expires_at=min(terms.expires_at, endpoints.expires_at),
         edge_version=1,
         created_by=command.caller.subject,
@@ -285,7 +285,7 @@ def _new_edge(command: Delegate, endpoints: _Endpoints, parent: Edge | None, ter
 
 
 def _stored_constraints(command: Delegate, terms: GrantTerms) -> str:
-    """The given constraints, with actions and budget of the parent added, so that each edge has all its limits."""
+    """Return the requested constraints, plus inherited actions and budget, so that each edge has all its limits."""
     inherited: dict[str, object] = {}
     if command.actions is None and terms.actions is not None:
         inherited["actions"] = sorted(terms.actions)

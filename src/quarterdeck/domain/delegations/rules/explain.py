@@ -16,7 +16,7 @@ from quarterdeck.domain.delegations.rules.states import with_current_status
 def explain_state(edge: Edge, chain: Sequence[Edge], *, is_orphaned: bool, truncated: bool, now: Millis) -> list[str]:
     """Return sentences on why an edge is in its state, the most important first.
 
-    `chain` is its parent, the parent's parent, and so on. `truncated` means that the chain is longer.
+    `chain` is its parent, the parent's parent, and so on. `truncated` means that the chain has further parents.
     """
     current = with_current_status(edge, now)
     sentences = (
@@ -26,10 +26,10 @@ def explain_state(edge: Edge, chain: Sequence[Edge], *, is_orphaned: bool, trunc
         return [*sentences, "It has no parent: it was created from a caller's token."]
     if truncated:
         return [*sentences, f"Its chain has more than {len(chain)} parents."]
-    first = chain[-1] if chain else edge
-    sentences.append(f"Its chain has {len(chain)} parents and starts at {first.id}.")
-    if first.parent_edge_id is not None:
-        sentences.append(f"The parent of that edge, {first.parent_edge_id}, is no longer stored.")
+    root = chain[-1] if chain else edge
+    sentences.append(f"Its chain has {len(chain)} parents and starts at {root.id}.")
+    if root.parent_edge_id is not None:
+        sentences.append(f"The parent of that edge, {root.parent_edge_id}, is no longer stored.")
     return sentences
 
 

@@ -1,7 +1,7 @@
 """Walks of the graph of active edges: what a revocation ends, which edges are orphaned, which edges are reachable.
 
 Every walk visits each edge at most once. For every target in a loaded part of the graph, all its active inbound edges
-are loaded. So `RevocationGraph` can decide that a session has no inbound edge left.
+are loaded. So `RevocationGraph` can decide whether a session has an inbound edge left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Revocation:
 
 
 class RevocationGraph:
-    """The loaded part of the graph. Each revocation sees those before it."""
+    """The loaded part of the graph. Each revocation sees the effects of the previous ones."""
 
     def __init__(self, now: Millis) -> None:
         self._now = now
@@ -38,6 +38,7 @@ class RevocationGraph:
         self._revoked: set[Ref] = set()
         self._inbound: dict[Ref, set[Ref]] = {}
         self._supporting: dict[Ref, set[Ref]] = {}
+        """Session → the inbound edges that keep it alive: those that are not orphaned."""
         self._outbound: dict[Ref, set[Ref]] = {}
         self._derived: dict[Ref, list[Ref]] = {}
         self._ended_sessions: set[Ref] = set()
@@ -113,22 +114,22 @@ def find_orphaned(chains: Iterable[ChainEdge]) -> set[Ref]:
     `chains` must contain complete chains.
     """
     by_ref = {(edge.zone_id, edge.id): edge for edge in chains}
-    found: dict[Ref, bool] = {}
+    orphaned_by_ref: dict[Ref, bool] = {}
     for ref in by_ref:
         chain: list[Ref] = []
         current: Ref | None = ref
-        while current in by_ref and current not in found:
+        while current in by_ref and current not in orphaned_by_ref:
             chain.append(current)
             parent = by_ref[current].parent_edge_id
             current = None if parent is None else (current[0], parent)
-        is_orphaned = current is not None and found.get(current, False)
+        is_orphaned = current is not None and orphaned_by_ref.get(current, False)
         for edge in reversed(chain):
-            is_orphaned = found[edge] = is_orphaned or by_ref[edge].source_ended == 1
-    return {ref for ref, is_orphaned in found.items() if is_orphaned}
+            is_orphaned = orphaned_by_ref[edge] = is_orphaned or by_ref[edge].source_ended == 1
+    return {ref for ref, is_orphaned in orphaned_by_ref.items() if is_orphaned}
 
 
 def edges_by_level(first: GraphEdge, edges: Sequence[GraphEdge]) -> list[tuple[int, bool, GraphEdge]]:
-    """Return the first edge and those reachable from it, nearest first, as (distance, is derived from it, edge)."""
+    """Return `first` and all edges reachable from it, nearest first, as (distance, is derived from `first`, edge)."""
     outbound: dict[str, list[GraphEdge]] = {}
     for edge in edges:
         if edge.id != first.id:
@@ -147,9 +148,9 @@ def edges_by_level(first: GraphEdge, edges: Sequence[GraphEdge]) -> list[tuple[i
 
 
 def _derived_from(first: GraphEdge, edges: Sequence[GraphEdge]) -> set[str]:
-    """Return the ids of the first edge and of all edges derived from it.
+    """Return the ids of `first` and of all edges derived from it.
 
-    A separate walk, because if two paths lead to a session, its edges may be derived along the longer one.
+    This is a separate walk: if two paths lead to a session, its edges may be derived along the longer one.
     """
     children: dict[str | None, list[str]] = {}
     for edge in edges:

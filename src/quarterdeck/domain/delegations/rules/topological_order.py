@@ -1,18 +1,19 @@
 """Ranks of a zone's sessions. They increase along every active edge, so active edges cannot form a cycle.
 
-An edge from a lower to a higher rank closes no cycle. The graph is walked only if the source ranks above the target,
-and only between the two ranks: *forward* from the target up to the source's rank, and *backward* from the source down
-to the target's rank. If neither region contains the other end, the smaller region moves and keeps its own order: the
-backward region to just below the target, or the forward region to just above the source. Nothing else has to move:
-sources of edges into the backward region already rank below the target, and targets of edges out of the forward region
-already rank above the source.
+A new edge from a lower to a higher rank closes no cycle. Only if the source ranks above the target is the graph walked,
+and only between the two ranks. The *forward* walk starts at the target and goes up to the source's rank. The *backward*
+walk starts at the source and goes down to the target's rank. The sessions that a walk finds are its *region*. If the
+forward region contains the source, or the backward region the target, the edge would close a cycle. Otherwise the
+smaller region moves and keeps its own order: the backward region to just below the target, or the forward region to
+just above the source. No other session has to move: sources of edges into the backward region already rank below the
+target, and targets of edges out of the forward region already rank above the source.
 
-Ranks have gaps, so there is nearly always a free one. If there is none, all ranks of the zone are respaced
-(`spaced_ranks`). A moved region takes ranks in small steps at the far end of its gap, because the next region usually
-moves into the same gap.
+There are gaps between ranks, so there is nearly always a free rank. If there is none, all ranks of the zone are
+respaced (`spaced_ranks`). The next region usually moves into the same gap, next to the same source or target. So a
+region that moves takes closely spaced ranks at the other end of the gap.
 
-`TopologicalOrder` decides, and collects the ranks to write; its caller runs the walks. The end of an edge cannot break
-the order, so it needs no new ranks.
+`TopologicalOrder` decides, and collects the ranks to write; its caller runs the walks. Ending an edge cannot break the
+order, so it changes no ranks.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from dataclasses import dataclass
 from quarterdeck.domain.delegations.rules.states import Ref
 
 RANK_GAP = 2**32
-"""Distance between new ranks outside the existing ones."""
+"""Distance between ranks that are added below the lowest or above the highest rank of a zone."""
 RANK_STEP = 2**16
-"""Maximum distance between ranks that move into a gap."""
+"""Maximum distance between the new ranks of a region that moves into a gap between two ranks."""
 RANK_LIMIT = 2**61
-"""A zone with a rank above this, or below its negative, is respaced."""
+"""A zone with a rank above this, or below the negative of this, is respaced."""
 FIRST_WALK_LIMIT = 64
 WALK_LIMIT_FACTOR = 8
+"""If a walk was too short, the limit of the next one is this many times higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class WalkRequest:
 
 @dataclass(frozen=True, slots=True)
 class WalkResult:
-    """The two regions that a walk found: sessions and their ranks, including the start of each direction."""
+    """The two regions that a walk found: sessions and their ranks, including the session where a direction starts."""
 
     forward: Mapping[str, int]
     backward: Mapping[str, int]
@@ -60,7 +62,7 @@ class WalkResult:
 
 @dataclass(frozen=True, slots=True)
 class RespaceRequest:
-    """Respace the ranks of this zone: there are not enough free ranks in a gap, or a rank exceeds `RANK_LIMIT`."""
+    """Respace the ranks of this zone, because a gap has too few free ranks or a rank exceeds `RANK_LIMIT`."""
 
     zone_id: str
 
@@ -70,22 +72,22 @@ EdgeKey = tuple[str, str, str]
 
 
 class TopologicalOrder:
-    """The ranks that a batch reads and changes."""
+    """The ranks that a batch reads and changes. Decides for each new edge whether it closes a cycle."""
 
     def __init__(self, ranks: Mapping[Ref, int], bounds: Mapping[str, tuple[int, int]]) -> None:
-        """`bounds`: the lowest and the highest rank of each zone."""
+        """`bounds` has the lowest and the highest rank of each zone."""
         self._ranks = {**ranks}
         self._bounds = {**bounds}
         self._changed: dict[Ref, int] = {}
         self._walk_limits: dict[EdgeKey, int] = {}
         self._planned_ranks: dict[EdgeKey, dict[str, int]] = {}
         self._cycles: set[EdgeKey] = set()
-        self._full_zones: set[str] = set()
+        self._zones_to_respace: set[str] = set()
 
-    def missing_input(self, zone_id: str, source: str, target: str) -> WalkRequest | RespaceRequest | None:
-        """Return the walk or the respacing that this edge needs before it can be decided, or None."""
+    def next_request(self, zone_id: str, source: str, target: str) -> WalkRequest | RespaceRequest | None:
+        """Return the walk or the respacing that is needed before this edge can be decided, or None."""
         lowest, highest = self.rank_bounds(zone_id)
-        if zone_id in self._full_zones or lowest < -RANK_LIMIT or highest > RANK_LIMIT:
+        if zone_id in self._zones_to_respace or lowest < -RANK_LIMIT or highest > RANK_LIMIT:
             return RespaceRequest(zone_id)
         target_rank, source_rank = self._ranks.get((zone_id, target)), self._ranks.get((zone_id, source))
         key = (zone_id, source, target)
@@ -102,7 +104,7 @@ class TopologicalOrder:
         )
 
     def add_walk_result(self, walk: WalkRequest, result: WalkResult) -> None:
-        """Add the result of a walk. If neither direction is complete, `missing_input` requests a larger walk."""
+        """Add the result of a walk. If neither direction is complete, `next_request` requests a larger walk."""
         key = (walk.zone_id, walk.source, walk.target)
         if walk.source in result.forward or walk.target in result.backward:
             self._cycles.add(key)
@@ -113,13 +115,13 @@ class TopologicalOrder:
             return
         fitting = [candidate for candidate in candidates if candidate.free_ranks >= len(candidate.session_ids)]
         if not fitting:
-            self._full_zones.add(walk.zone_id)
+            self._zones_to_respace.add(walk.zone_id)
             return
         best = min(fitting, key=lambda candidate: (len(candidate.session_ids), -candidate.free_ranks))
         self._planned_ranks[key] = dict(zip(best.session_ids, best.new_ranks(), strict=True))
 
     def closes_cycle(self, zone_id: str, source: str, target: str) -> bool:
-        """Whether this edge would close a cycle. Valid only if `missing_input` returns None."""
+        """Whether this edge would close a cycle. Valid only if `next_request` returns None."""
         return (zone_id, source, target) in self._cycles
 
     def add_edge(self, zone_id: str, source: str, target: str) -> None:
@@ -148,7 +150,7 @@ class TopologicalOrder:
         self._ranks = {ref: rank for ref, rank in self._ranks.items() if ref[0] != zone_id}
         self._ranks |= {(zone_id, session_id): rank for session_id, rank in ranks.items()}
         self._bounds[zone_id] = (min(ranks.values(), default=0), max(ranks.values(), default=0))
-        self._full_zones.discard(zone_id)
+        self._zones_to_respace.discard(zone_id)
         self._planned_ranks.clear()
         self._walk_limits.clear()
 
@@ -162,7 +164,7 @@ class TopologicalOrder:
 class _MoveCandidate:
     """Sessions that could move, lowest rank first, and the gap between two ranks that they would move into.
 
-    A bound of None means that the gap has no end on that side.
+    `rank_below` or `rank_above` is None if there is no rank on that side of the gap.
     """
 
     session_ids: Sequence[str]
@@ -183,12 +185,12 @@ class _MoveCandidate:
 
     def _start_and_step(self, count: int) -> tuple[int, int]:
         if self.rank_below is None:
-            assert self.rank_above is not None  # at most one side of a gap is open
+            assert self.rank_above is not None  # a gap has a rank on at least one side
             return self.rank_above - RANK_GAP * (count + 1), RANK_GAP
         if self.rank_above is None:
             return self.rank_below, RANK_GAP
         step = min(RANK_STEP, (self.rank_above - self.rank_below) // (count + 1))
-        # Use the far end of the gap, so that the ranks next to the source or target stay free for the next region.
+        # Leave the ranks next to the source or target free for the next region that moves into this gap.
         return (self.rank_above - step * (count + 1) if self.moves_up else self.rank_below), step
 
 
@@ -214,8 +216,8 @@ def _by_rank(ranks: Mapping[str, int]) -> list[str]:
 def spaced_ranks(count: int, lowest: int, highest: int) -> list[int]:
     """Return `count` evenly spaced ranks outside the range from `lowest` to `highest`.
 
-    They must not equal an old rank: ranks are unique, and the new ones are written in chunks. They are below a range
-    whose center is positive and above any other, so that ranks stay near zero.
+    A new rank must not equal an old one: ranks are unique, and the new ones are written in chunks. The new ranks are
+    below the range if its center is positive and otherwise above it, so that ranks stay near zero.
     """
     if lowest + highest > 0:
         top = min(lowest - RANK_GAP, 0)
@@ -227,7 +229,8 @@ def spaced_ranks(count: int, lowest: int, highest: int) -> list[int]:
 def topological_sort(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Return all sessions of these (source, target) pairs, each source before its targets.
 
-    Sessions in a cycle, and those after one, come last. Only a manual change of the database can close a cycle.
+    Sessions in a cycle, and those reachable from one, come last. A cycle exists only if someone edited the database by
+    hand.
     """
     targets_of: dict[str, set[str]] = {}
     for source, target in pairs:

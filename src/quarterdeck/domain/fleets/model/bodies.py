@@ -1,4 +1,4 @@
-"""Request bodies and query parameters of fleets, with their limits.
+"""Request bodies and query parameters of the fleet routes, with their limits.
 
 Field names are in snake case, like the columns of the tables.
 """
@@ -71,7 +71,7 @@ class MemberBody(_Body, frozen=True):
 class MembersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Literal["active", "deregistered", "all"] = "active"
     activity: bool = False
-    """Include the number of unread messages of each member."""
+    """Include each member's number of unread messages."""
     cursor: Cursor | None = None
     limit: Annotated[int, Meta(ge=1, le=PAGE_LIMIT_MAX)] = 100
 
@@ -83,14 +83,14 @@ class DeleteMemberQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class MessageBody(_Body, frozen=True):
     from_agent_id: Id
     to_agent_id: Id | Literal["*"]
-    """`*`: a broadcast to all other members except the administrator."""
+    """`*` broadcasts to all active members except the sender and the administrator."""
     text: MessageText
     wait_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """For a broadcast: how long to wait for the receipts of its notices, to count the notified members."""
+    """For a broadcast: how long to wait for the receipts of its notices before counting the notified members."""
 
 
 class ActingAgentBody(_Body, frozen=True):
-    """The member that acts."""
+    """The member that the caller acts as."""
 
     agent_id: Id
 
@@ -139,7 +139,7 @@ class ClaimMonitorBody(_Body, frozen=True):
     previous_pid: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     """The pid of the previous monitor, as the claiming process last read it."""
     previous_is_alive: bool | None = None
-    """Whether that process is alive. Set only by a monitor on the same host: no other host can check it."""
+    """Whether that process is alive. Set only by a monitor on the same host, because other hosts cannot check it."""
 
 
 class MonitorHeartbeatBody(_Body, frozen=True):

@@ -84,7 +84,10 @@ class ConfigureMonitor(BaseFleetCommand, frozen=True, kw_only=True):
 
 
 class ClaimMonitor(BaseFleetCommand, frozen=True, kw_only=True):
-    """Become the monitor of a fleet. `previous_is_alive` refers to `previous_pid`; None if the claimer cannot know."""
+    """Become the monitor of a fleet.
+
+    `previous_is_alive` says whether the process `previous_pid` is running; None if the claimer cannot check it.
+    """
 
     pid: int
     host_id: str
@@ -96,11 +99,11 @@ class ClaimMonitor(BaseFleetCommand, frozen=True, kw_only=True):
 
 
 class RecordMonitorHeartbeat(BaseFleetCommand, frozen=True, kw_only=True):
-    """Record a monitor's heartbeat and the members pinged since the last one."""
+    """Record a monitor's heartbeat and the members that it has pinged since the last one."""
 
     pid: int
     host_id: str
-    pinged: tuple[int, ...] = ()
+    pinged_agent_ids: tuple[int, ...] = ()
 
 
 class ReleaseMonitor(BaseFleetCommand, frozen=True, kw_only=True):
@@ -114,7 +117,7 @@ class CreateFleetResult(msgspec.Struct, frozen=True):
     administrator: Member
     placement: Placement | None
     created: bool = True
-    """False: the idempotency key was used before."""
+    """False if the idempotency key was used before."""
 
 
 class DeleteFleetResult(msgspec.Struct, frozen=True):
@@ -190,15 +193,15 @@ class Cancel(BaseMessageCommand, frozen=True, kw_only=True):
 
 
 class RecordReceipt(BaseMessageCommand, frozen=True, kw_only=True):
-    """Record whether the notice of a message was typed into its recipient's pane. Sent by the server itself."""
+    """Record whether the notice about a message was typed into its recipient's pane. Sent by the server itself."""
 
     message_id: int
     failure: NoticeFailure | None
-    """None: it was typed."""
+    """None if the notice was typed."""
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """A message, or the summary of a broadcast and its deliveries."""
+    """A sent message, or a broadcast: its summary and its deliveries."""
 
     message: Message
     deliveries: tuple[Message, ...] = ()

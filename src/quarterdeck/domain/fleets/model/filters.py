@@ -1,4 +1,4 @@
-"""Parameters of the reads: what to read, in which zone, for which caller."""
+"""Parameters of read operations: what to read, in which zone, for which caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quarterdeck.core.command import Command
 from quarterdeck.domain.fleets.model.rows import MemberStatus, MessageState
 
 UPPER_BOUND = 2**62
-"""Higher than every id and every timestamp."""
+"""Higher than any id or timestamp."""
 
 
 class Position(NamedTuple):
@@ -21,7 +21,7 @@ class Position(NamedTuple):
 
 class FleetsFilter(Command, frozen=True, kw_only=True):
     limit: int
-    before: int = UPPER_BOUND
+    before_id: int = UPPER_BOUND
     with_deleted: bool = False
 
 
@@ -40,20 +40,20 @@ class MessageRequest(FleetRequest, frozen=True, kw_only=True):
 class MembersFilter(FleetRequest, frozen=True, kw_only=True):
     limit: int
     statuses: tuple[MemberStatus, ...]
-    after: int = 0
+    after_id: int = 0
     with_unread: bool = False
 
 
 class TimelineFilter(FleetRequest, frozen=True, kw_only=True):
     limit: int
-    before: int = UPPER_BOUND
+    before_id: int = UPPER_BOUND
 
 
 class MessagesFilter(FleetRequest, frozen=True, kw_only=True):
     """All messages of a fleet."""
 
     limit: int
-    after: int = 0
+    after_id: int = 0
     oldest_first: bool = False
     position: Position | None = None
 
@@ -69,6 +69,6 @@ class InboxFilter(SentFilter, frozen=True, kw_only=True):
     """The messages to a member."""
 
     is_poll: bool = False
-    """The request has `wait_ms`. It is refused if the member is not active."""
+    """Whether the request has `wait_ms`. If so, it is refused unless the member is active."""
     waiter: object = None
-    """The long poll that waits for the result, if any."""
+    """The long poll that is waiting for the result, if any."""

@@ -1,4 +1,4 @@
-"""Rows of fleets, with their fields in the order of `columns` in `queries.sql`, and the settings of fleets."""
+"""Row types of fleets, with fields in the order of the `columns` lists in `queries.sql`, and the settings of fleets."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MemberRef = tuple[str, int]
 MessageRef = tuple[str, int]
 """(zone id, message id)"""
 MEMBERS_MAX = 1_000
-"""Active members of a fleet. A broadcast to all of them is one transaction."""
+"""The maximum number of active members in a fleet. A broadcast to all of them is one transaction."""
 BROADCAST_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of a broadcast's text times the number of recipients: the text is stored once per recipient."""
+"""The maximum size of a broadcast's text times the number of recipients: the text is stored once per recipient."""
 DEFAULT_CODING_AGENT = "claude"
 NO_RECIPIENT = 0
 """The recipient id of a broadcast's summary. Real ids start at 1."""
@@ -42,31 +42,31 @@ class MessageState(StrEnum):
 
 
 class PingPolicy(StrEnum):
-    """Which of the due members a monitor pings."""
+    """Which members a monitor pings when they are due."""
 
     QUIET = "quiet"
-    """Members with unread messages, or whose pane has not changed for their interval."""
+    """Only members that have unread messages or whose pane has not changed for their interval."""
     SEED = "seed"
-    """All due members, even those that are working."""
+    """All members, even those that are working."""
 
 
 class NoticeFailure(StrEnum):
-    """Why nothing was typed into a member's pane, or why the pane was not closed."""
+    """Why a line was not typed into a member's pane, or why the pane was not closed."""
 
     NO_PANE = "no_pane"
     OTHER_HOST = "other_host"
     OTHER_TMUX = "other_tmux"
-    """The tmux server is not the server that created the pane: its pane ids refer to other panes."""
+    """The tmux server is not the one that created the pane, so its pane ids refer to different panes."""
     PANE_GONE = "pane_gone"
     NOT_THE_AGENT = "not_the_agent"
-    """The agent is not in the foreground of the pane: a shell would execute the text."""
+    """The agent is not in the foreground of the pane. A shell there would execute the text."""
     ENDED = "ended"
     """The message was acknowledged or canceled before its notice was typed."""
     FAILED = "failed"
 
 
 class PaneOutcome(StrEnum):
-    """How a member's pane was closed. If it was not touched, a `NoticeFailure` gives the reason."""
+    """How a member's pane was closed. If it was not closed, a `NoticeFailure` gives the reason."""
 
     EXITED = "exited"
     KILLED = "killed"
@@ -87,13 +87,11 @@ class CodingAgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Added only if a model is given."""
     prompt_argv: Argv | None = None
     processes: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)] | None = None
-    """Possible names of its process. The agent runs in a pane if such a process is in the foreground."""
+    """Names that the agent's process may have. A process with such a name in the foreground of a pane is the agent."""
     exit: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
 
 
 class FleetSettings(msgspec.Struct, frozen=True):
-    """The settings of fleets."""
-
     fleet_notice_seconds: Annotated[
         float, Meta(gt=0, le=60, description="timeout for typing one notice into a pane")
     ] = 5.0
@@ -179,7 +177,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """Where a member's pane is. A pane id is valid only for its own tmux server on its own host."""
+    """Where a member's pane is. A pane id is valid only on the tmux server that created the pane."""
 
     zone_id: str
     agent_id: int
@@ -187,7 +185,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     tmux_session: str
     tmux_window_id: str
     tmux_pane_id: str | None
-    """None: the pane is not created yet."""
+    """None until the pane has been created."""
     coding_agent: str
     created_at: Millis
     host_id: str

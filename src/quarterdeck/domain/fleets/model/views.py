@@ -50,7 +50,7 @@ class FleetMemberDeleted(msgspec.Struct, frozen=True):
     name: str
     pane_id: str | None
     pane: str | None
-    """The outcome for its pane; null if it had none."""
+    """What happened to the member's pane; null if the member had none."""
 
 
 class PaneCaptureView(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class PaneCaptureView(msgspec.Struct, frozen=True):
 
 
 class PaneInputView(msgspec.Struct, frozen=True):
-    """The text was typed into the pane."""
+    """Confirms that the text was typed into the pane."""
 
     agent_id: int
     pane_id: str
@@ -156,7 +156,7 @@ class RecipientView(msgspec.Struct, frozen=True):
 
 
 class TimelineChangeView(msgspec.Struct, frozen=True):
-    """The recipients of a timeline entry that have acknowledged it, or for which it was canceled."""
+    """The recipients of a timeline entry that have acknowledged it or whose delivery was canceled."""
 
     id: int
     recipients: list[RecipientView]
@@ -188,5 +188,5 @@ class MonitorView(msgspec.Struct, frozen=True):
     tick_seconds: int
     policy: str
     is_recent: bool
-    """The heartbeat is recent. Only a process of the same user on its host can know whether the monitor is alive."""
+    """Whether the last heartbeat is recent. Whether the process is alive can only be checked on its own host."""
     members: list[MonitoredMemberView]

@@ -45,7 +45,7 @@ async def read_fleet(
 
 
 async def require_changeable(tx: Transaction, request: FleetRequest) -> None:
-    """Raises if the caller may not change fleets, or if the fleet is deleted."""
+    """Raise if the caller may not change fleets, or if the fleet is deleted."""
     fleet, _ = await read_fleet(tx, request, permission=CHANGE_PERMISSION)
     if fleet.deleted_at is not None:
         raise errors.fleet_deleted(request.fleet_id)
@@ -64,7 +64,10 @@ async def list_fleets(tx: Transaction, filters: FleetsFilter) -> list[FleetDetai
         return await _list_own_fleet(tx, filters, filters.caller.agent_id)
     [rows] = await tx.read(
         LISTS.fleets_page(
-            zone_id=filters.zone_id, before=filters.before, with_deleted=int(filters.with_deleted), limit=filters.limit
+            zone_id=filters.zone_id,
+            before=filters.before_id,
+            with_deleted=int(filters.with_deleted),
+            limit=filters.limit,
         )
     )
     if not rows:
@@ -75,7 +78,7 @@ async def list_fleets(tx: Transaction, filters: FleetsFilter) -> list[FleetDetai
 async def _list_own_fleet(tx: Transaction, filters: FleetsFilter, agent_id: str) -> list[FleetDetails]:
     """An agent sees only the fleet of which it is a member."""
     fleet_id = agent_cards.parse_fleet_id(agent_id)
-    if fleet_id is None or fleet_id >= filters.before:
+    if fleet_id is None or fleet_id >= filters.before_id:
         return []
     [rows] = await tx.read(Q.fleets_get(batch=[(filters.zone_id, fleet_id)]))
     return await _load_details(tx, [fleet for fleet in decode(rows, Fleet) if fleet.deleted_at is None])
@@ -142,7 +145,7 @@ async def list_members(tx: Transaction, filters: MembersFilter) -> list[FleetMem
                 zone_id=filters.zone_id,
                 fleet_id=filters.fleet_id,
                 state=status,
-                after=filters.after,
+                after=filters.after_id,
                 limit=filters.limit,
             )
             for status in filters.statuses
@@ -189,9 +192,9 @@ async def _load_monitored_members(tx: Transaction, request: FleetRequest) -> lis
     )
     members_by_id = {row.agent_id: row for row in decode(member_rows, Member)}
     placements = {row.agent_id: row for row in decode(placement_rows, Placement)}
-    # The statements have a snapshot each: a member that registers in between has a config but no row in `member_rows`.
-    found_configs = [config for config in decode(config_rows, MonitorConfig) if config.agent_id in members_by_id]
-    configs = sorted(found_configs, key=lambda config: config.agent_id)
+    # Each statement has its own snapshot: a member registered in between may have a config but no row in `member_rows`.
+    matched_configs = [config for config in decode(config_rows, MonitorConfig) if config.agent_id in members_by_id]
+    configs = sorted(matched_configs, key=lambda config: config.agent_id)
     if not configs:
         return []
     refs: list[tuple[object, ...]] = [(config.zone_id, config.agent_id) for config in configs]

@@ -1,8 +1,8 @@
-"""Long polls of an inbox: a read that finds no message waits for one.
+"""Long polls for an inbox: a read that finds no message waits for one.
 
 After a commit, in this process or another, one statement finds the newest unread message of every waiting member, and
-only the polls with a new message read their inbox again (`engine.long_poll`). A member that is deregistered while it
-waits is refused at the next check, not only at its next poll.
+only the polls with a new message read their inbox again (`engine.long_poll`). If a member is deregistered while it is
+waiting, the next check ends its poll with an error.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ InboxKey = tuple[str, str]
 """(zone id, agent id of the member)"""
 InboxPoll = long_poll.LongPoll[InboxFilter, InboxKey, MessagePage]
 InboxPolls = long_poll.LongPolls[InboxFilter, InboxKey, MessagePage]
-CHECK_SECONDS = 1.0
-"""At most this long between two checks, in case a wake-up from another server is lost."""
+CHECK_INTERVAL_SECONDS = 1.0
+"""The maximum time between two checks, in case a wake-up from another server is lost."""
 
 
 def new_inbox_polls() -> InboxPolls:
@@ -37,7 +37,7 @@ class InboxLongPoll:
         self._polls = polls
 
     async def list_inbox(self, filters: InboxFilter, timeout_seconds: float) -> MessagePage:
-        """The messages. If there are none, waits until one arrives or the timeout passes."""
+        """List the messages. If there are none, wait until one arrives or the timeout has passed."""
 
         async def read(request: InboxFilter) -> tuple[MessagePage, ...]:
             poll = request.waiter
@@ -56,7 +56,7 @@ class InboxLongPoll:
 class InboxWakeups:
     """Checks all waiting polls at once.
 
-    Polls with a new message read again. Polls of deregistered members also read again and are then refused.
+    Polls with a new message read their inbox again. So do polls of deregistered members, which are then refused.
     """
 
     def __init__(self, engine: Engine, polls: InboxPolls) -> None:
@@ -67,14 +67,14 @@ class InboxWakeups:
         states = await self._engine.read(lambda tx: _load_states(tx, keys), zones={zone_id for zone_id, _ in keys})
         for key, state in states.items():
             for poll in self._polls.waiting(key):
-                if state.is_deregistered or state.newest_id > poll.request.after:
+                if state.is_deregistered or state.newest_id > poll.request.after_id:
                     self._polls.retry(poll)
-        return CHECK_SECONDS
+        return CHECK_INTERVAL_SECONDS
 
 
 class _InboxState(NamedTuple):
     newest_id: int
-    """0: no unread message."""
+    """0 if there is no unread message."""
     is_deregistered: bool
 
 

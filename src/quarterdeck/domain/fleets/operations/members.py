@@ -1,4 +1,4 @@
-"""The operation of the lane `fleet`: load under the zones' locks, decide by `rules.members`, persist.
+"""The operation of the lane `fleet`: load under the zones' locks, decide with `rules.members`, persist.
 
 A fleet is written in five steps: the fleet, its director, the director's placement, the fleet's reference to the
 director, and last the administrator. A failure in any step rolls back all of them. Members, except administrators, are
@@ -136,19 +136,19 @@ async def _persist(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) 
         tx.write(Q.fleet_counters_set(batch=_to_rows(last_ids)))
     new_fleets = [fleet for ref, fleet in batch.fleets.items() if ref not in loaded.fleets]
     new_members = [member for ref, member in batch.members.items() if ref not in loaded.members]
-    registered = [member for member in new_members if member_kind(member.agent_card_json) != ADMINISTRATOR_KIND]
+    agent_members = [member for member in new_members if member_kind(member.agent_card_json) != ADMINISTRATOR_KIND]
     _insert_new(
         tx,
         new_fleets,
-        registered,
+        agent_members,
         [placement for ref, placement in batch.placements.items() if ref not in loaded.placements],
     )
     removed = await _persist_removals(tx, loaded, batch)
     await _persist_panes_and_monitors(tx, loaded, batch)
     if batch.keys.new_records:
         tx.write(idempotency.store_records(batch.keys.new_records, tx.now))
-    await _register_agents(tx, registered)
-    await _terminate_agents(tx, [*removed, *(member for member in registered if not member.is_active)])
+    await _register_agents(tx, agent_members)
+    await _terminate_agents(tx, [*removed, *(member for member in agent_members if not member.is_active)])
     if administrators := [
         member for member in new_members if member_kind(member.agent_card_json) == ADMINISTRATOR_KIND
     ]:
@@ -223,14 +223,14 @@ async def _persist_panes_and_monitors(tx: Transaction, loaded: FleetBatchInput, 
 async def _update_checked(tx: Transaction, statement: BoundStatement, expected_count: int) -> None:
     [rows] = await tx.read(statement)
     if len(rows) != expected_count:
-        raise RuntimeError("fleet rows changed despite the zone's lock")
+        raise RuntimeError("fleet rows were changed by another transaction despite the zone's lock")
 
 
 # -- the registry ------------------------------------------------------------------------------------------------
 
 
 async def _register_agents(tx: Transaction, members: Sequence[Member]) -> None:
-    """Members have `awaits_first_contact`: a pane sends no heartbeats, so a new agent must not become stale."""
+    """Register the members as agents that do not become stale before their first request: panes send no heartbeats."""
     commands = [
         Register(
             zone_id=member.zone_id,
@@ -266,7 +266,7 @@ async def _run_registrations(tx: Transaction, commands: Sequence[Register]) -> l
 
 
 async def _terminate_agents(tx: Transaction, members: Sequence[Member]) -> None:
-    """Terminate the registered agents. The task listener releases their attempts in this transaction."""
+    """Terminate the registered agents. The task listener releases their attempts in the same transaction."""
     commands = [
         _terminate_command(member.zone_id, member.registry_id) for member in members if member.registry_id is not None
     ]

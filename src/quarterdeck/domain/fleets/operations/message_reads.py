@@ -1,4 +1,4 @@
-"""Reads of messages (one, an inbox, sent messages, all of a fleet) and of the names of their senders and recipients."""
+"""Reads one message, an inbox, sent messages or all messages of a fleet, with the names of senders and recipients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 SLICE_MESSAGES = 64
-"""Messages per statement."""
+"""The maximum number of messages that one statement reads."""
 PAGE_CHARACTERS_MAX = 4 * 1024 * 1024
 """A page ends after this many characters, even if more messages were requested."""
 AnyMessagesFilter = TypeVar("AnyMessagesFilter", bound=MessagesFilter)
@@ -62,14 +62,14 @@ async def get_message(tx: Transaction, request: MessageRequest) -> MessagePage:
 async def list_inbox(tx: Transaction, filters: InboxFilter) -> MessagePage:
     """The messages to a member.
 
-    Unread messages are ordered by id, the order in which they were sent. Other lists are ordered by the last change of
-    state.
+    Unread messages are ordered by id, the order in which they were sent. Other lists are ordered by the time of the
+    last state change.
     """
     return await _list_member_messages(tx, filters, _inbox_statement)
 
 
 async def list_sent(tx: Transaction, filters: SentFilter) -> MessagePage:
-    """The messages from a member, ordered by the last change of state."""
+    """The messages from a member, ordered by the time of the last state change."""
     return await _list_member_messages(tx, filters, _sent_statement)
 
 
@@ -102,7 +102,7 @@ async def _read_page(
     build_statement: Callable[[AnyMessagesFilter], BoundStatement],
     messages: list[Message],
 ) -> MessagePage:
-    """Read the slices after the first one. A page is held in memory and texts may be long, so its size is bounded."""
+    """Add further slices to the first one (`messages`), up to the limits of a page, which is held in memory."""
     slice_count, character_count = len(messages), _count_characters(messages)
     while slice_count == SLICE_MESSAGES and len(messages) < filters.limit and character_count < PAGE_CHARACTERS_MAX:
         last = messages[-1]
@@ -110,9 +110,9 @@ async def _read_page(
             filters, position=Position(last.status_timestamp, last.task_id), limit=filters.limit - len(messages)
         )
         [rows] = await tx.read(build_statement(_limit_to_slice(next_filters)))
-        more = decode(rows, Message)
-        slice_count, character_count = len(more), character_count + _count_characters(more)
-        messages += more
+        next_slice = decode(rows, Message)
+        slice_count, character_count = len(next_slice), character_count + _count_characters(next_slice)
+        messages += next_slice
     is_truncated = slice_count == SLICE_MESSAGES and len(messages) < filters.limit
     return MessagePage(messages, await load_names(tx, messages), is_truncated)
 
@@ -146,9 +146,9 @@ def _messages_statement(filters: MessagesFilter) -> BoundStatement:
 def _id_params(filters: MessagesFilter) -> dict[str, str | int | None]:
     """In lists ordered by id, only the id of the position is used."""
     position = filters.position
-    after = max(filters.after, position.id) if position and filters.oldest_first else filters.after
-    before = position.id if position and not filters.oldest_first else UPPER_BOUND
-    return {"zone_id": filters.zone_id, "after": after, "before": before, "limit": filters.limit}
+    after_id = max(filters.after_id, position.id) if position and filters.oldest_first else filters.after_id
+    before_id = position.id if position and not filters.oldest_first else UPPER_BOUND
+    return {"zone_id": filters.zone_id, "after": after_id, "before": before_id, "limit": filters.limit}
 
 
 def _timestamp_params(filters: SentFilter) -> dict[str, str | int | None]:
@@ -158,7 +158,7 @@ def _timestamp_params(filters: SentFilter) -> dict[str, str | int | None]:
         "zone_id": filters.zone_id,
         "agent_id": filters.agent_id,
         "state": filters.state,
-        "after": filters.after,
+        "after": filters.after_id,
         "at": position.timestamp,
         "id": position.id,
         "limit": filters.limit,
@@ -166,7 +166,7 @@ def _timestamp_params(filters: SentFilter) -> dict[str, str | int | None]:
 
 
 async def load_names(tx: Transaction, messages: Iterable[Message]) -> MemberNames:
-    """The names of the senders and recipients. All messages must be of one zone."""
+    """The names of the senders and recipients. All messages must belong to one zone."""
     return {agent_id: name for (_, agent_id), name in (await _load_names_by_ref(tx, messages)).items()}
 
 

@@ -1,4 +1,4 @@
-"""The operation of the lane `message`: load under the zones' locks, decide by `rules.messages`, persist."""
+"""The operation of the lane `message`: load under the zones' locks, decide with `rules.messages`, persist."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class MessageBatchRunner:
 
     async def _persist(self, tx: Transaction, batch: MessageBatch, last_ids: Mapping[str, LastIds]) -> None:
         if batch.sent:
-            # Only the zones in which a message was sent: other zones of the batch might not be locked.
+            # Only zones in which a message was sent: the batch may also have zones that could not be locked.
             zone_ids = sorted({message.zone_id for message in batch.sent})
             tx.write(Q.fleet_counters_set(batch=[_last_ids_row(last_ids, zone_id, batch) for zone_id in zone_ids]))
             rows: SqlRows = [msgspec.structs.astuple(message) for message in batch.sent]
@@ -110,7 +110,7 @@ class MessageBatchRunner:
             ]
             [updated] = await tx.read(Q.messages_update(batch=updates))
             if len(updated) != len(updates):
-                raise RuntimeError("messages changed despite the zone's lock")
+                raise RuntimeError("messages were changed by another transaction despite the zone's lock")
         for pending in batch.events:
             tx.emit(to_new_event(pending))
         if deliveries := [message for message in batch.sent if message.type is MessageType.UNICAST]:
@@ -136,7 +136,7 @@ def _collect_broadcast_fleets(commands: Sequence[MessageCommand]) -> SqlRows:
 
 
 async def _load_keyed_messages(tx: Transaction, key_records: Sequence[KeyRecord]) -> list[Message]:
-    """The messages sent earlier under the keys; for a broadcast also its deliveries."""
+    """The messages sent earlier under these keys, including the deliveries of broadcasts."""
     if not key_records:
         return []
     refs: SqlRows = sorted((record.zone_id, int(record.subject_id)) for record in key_records)

@@ -45,7 +45,7 @@ class MemberPlacement(msgspec.Struct, frozen=True):
 
 
 async def load_member_placement(tx: Transaction, lookup: MemberLookup) -> MemberPlacement:
-    """An active member with its fleet and placement. Reading a pane needs `fleets.change`, like typing into it."""
+    """An active member with its fleet and placement. Requires `fleets.change`, even if the pane is only read."""
     await require_permission(tx, lookup.caller, lookup.zone_id, CHANGE_PERMISSION)
     ref = (lookup.zone_id, lookup.agent_id)
     fleet_rows, member_rows, placement_rows = await tx.read(
@@ -65,7 +65,7 @@ async def load_member_placement(tx: Transaction, lookup: MemberLookup) -> Member
 
 
 async def list_fleet_placements(tx: Transaction, request: FleetRequest) -> list[Placement]:
-    """The placements of a fleet's active members. Needs `fleets.change`."""
+    """The placements of a fleet's active members. Requires `fleets.change`."""
     statement = Q.placements_of_fleets(batch=[(request.zone_id, request.fleet_id, MemberStatus.ACTIVE)])
     _, [rows] = await read_fleet(tx, request, statement, permission=CHANGE_PERMISSION)
     return decode(rows, Placement)
@@ -78,7 +78,7 @@ class NoticeState(msgspec.Struct, frozen=True, array_like=True):
     task_id: int
     state: MessageState
     pane_id: str | None
-    """The recipient's pane. None if the recipient is deregistered."""
+    """The recipient's current pane. None if the recipient has none or is deregistered."""
 
 
 async def load_notice_states(tx: Transaction, refs: Sequence[MessageRef]) -> Mapping[MessageRef, NoticeState]:

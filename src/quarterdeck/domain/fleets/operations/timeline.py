@@ -1,7 +1,7 @@
 """The timeline of a fleet, newest first. An entry is a message to one member, or a broadcast with all its deliveries.
 
-The ids of a broadcast's deliveries follow the id of its summary. So the messages of a fleet between two entries are the
-deliveries of the older one.
+The ids of a broadcast's deliveries follow the id of its summary. So the messages of a fleet with ids between those of
+two consecutive entries are the deliveries of the older entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TimelinePage(msgspec.Struct, frozen=True):
 
 
 class TimelineChanges(msgspec.Struct, frozen=True):
-    """New entries, and changed messages without their text, by id."""
+    """New entries, and changed messages without their text. Both are keyed by message id."""
 
     entries: dict[int, TimelineEntry]
     changed_messages: dict[int, Message]
@@ -38,25 +38,25 @@ class TimelineChanges(msgspec.Struct, frozen=True):
 
 async def list_entries(tx: Transaction, filters: TimelineFilter) -> TimelinePage:
     """Up to `filters.limit` entries, newest first."""
-    _, [rows] = await read_fleet(tx, filters, _heads_statement(filters, filters.before, filters.limit))
-    before, entries, names = filters.before, list[TimelineEntry](), dict[int, str]()
+    _, [rows] = await read_fleet(tx, filters, _heads_statement(filters, filters.before_id, filters.limit))
+    before_id, entries, names = filters.before_id, list[TimelineEntry](), dict[int, str]()
     while heads := decode(rows, Message):
-        ends = [before, *(head.task_id for head in heads[:-1])]
-        chunk = await _load_deliveries(tx, heads, ends)
-        entries += chunk.entries
-        names.update(chunk.names)
-        remaining, before = filters.limit - len(entries), heads[-1].task_id
+        end_ids = [before_id, *(head.task_id for head in heads[:-1])]
+        page = await _load_deliveries(tx, heads, end_ids)
+        entries += page.entries
+        names.update(page.names)
+        remaining, before_id = filters.limit - len(entries), heads[-1].task_id
         if len(heads) < SLICE_MESSAGES or not remaining:
             break
         if sum(len(entry.text) for entry in entries) >= PAGE_CHARACTERS_MAX:
             return TimelinePage(entries, names, is_truncated=True)
-        [rows] = await tx.read(_heads_statement(filters, before, remaining))
+        [rows] = await tx.read(_heads_statement(filters, before_id, remaining))
     return TimelinePage(entries, names)
 
 
-def _heads_statement(filters: TimelineFilter, before: int, limit: int) -> BoundStatement:
+def _heads_statement(filters: TimelineFilter, before_id: int, limit: int) -> BoundStatement:
     return LISTS.timeline_heads(
-        fleet_id=filters.fleet_id, zone_id=filters.zone_id, before=before, limit=min(limit, SLICE_MESSAGES)
+        fleet_id=filters.fleet_id, zone_id=filters.zone_id, before=before_id, limit=min(limit, SLICE_MESSAGES)
     )
 
 
@@ -72,17 +72,17 @@ async def load_changes(
     )
     heads = [head for head in decode(head_rows, Message) if head.fleet_id == request.fleet_id]
     new_entries = await _load_deliveries(tx, heads, [head.task_id + MEMBERS_MAX for head in heads])
-    changed = decode(changed_rows, Message)
-    names = {**new_entries.names, **await load_names(tx, changed)}
+    changed_messages = decode(changed_rows, Message)
+    names = {**new_entries.names, **await load_names(tx, changed_messages)}
     return TimelineChanges(
         {entry.head.task_id: entry for entry in new_entries.entries},
-        {message.task_id: message for message in changed},
+        {message.task_id: message for message in changed_messages},
         names,
     )
 
 
 async def count_notified(tx: Transaction, deliveries: Sequence[Message]) -> int:
-    """How many deliveries of one broadcast were typed into their recipients' panes."""
+    """How many notices of one broadcast were typed into their recipients' panes."""
     if not deliveries:
         return 0
     first = deliveries[0]
@@ -91,12 +91,12 @@ async def count_notified(tx: Transaction, deliveries: Sequence[Message]) -> int:
     return sum(message.notified_at is not None for message in decode(rows, Message))
 
 
-async def _load_deliveries(tx: Transaction, heads: Sequence[Message], ends: Sequence[int]) -> TimelinePage:
-    """The entries of the heads with their deliveries. The deliveries of each head have ids below its end."""
+async def _load_deliveries(tx: Transaction, heads: Sequence[Message], end_ids: Sequence[int]) -> TimelinePage:
+    """Build an entry for each head, with its deliveries. Their ids are below the head's element of `end_ids`."""
     entries = {head.task_id: TimelineEntry(head) for head in heads}
     spans: list[tuple[object, ...]] = [
-        (head.zone_id, head.fleet_id, head.task_id, end)
-        for head, end in zip(heads, ends, strict=True)
+        (head.zone_id, head.fleet_id, head.task_id, end_id)
+        for head, end_id in zip(heads, end_ids, strict=True)
         if head.type is MessageType.SUMMARY
     ]
     if spans:

@@ -32,7 +32,7 @@ _decode_skills = msgspec.json.Decoder(list[dict[str, object]]).decode
 
 
 def build_card(name: str, description: str, skills: str = "[]") -> str:
-    """`skills` is JSON. It is decoded first: inserted as text, it could overwrite other keys of the card."""
+    """`skills` is JSON. It is decoded first, because as plain text it could overwrite other keys of the card."""
     fields = {"name": name, "description": description, "skills": _decode_skills(skills)}
     return msgspec.json.encode(fields).decode()
 
@@ -56,9 +56,9 @@ def format_registry_id(fleet_id: int, agent_id: int) -> str:
     return f"fleet-{fleet_id}-{agent_id}"
 
 
-def parse_fleet_id(agent_id: str) -> int | None:
-    """The fleet of a registered agent, or None if it is not a member of one."""
-    match = _REGISTRY_ID_PATTERN.fullmatch(agent_id)
+def parse_fleet_id(registry_id: str) -> int | None:
+    """The fleet id in a registry id, or None if the agent is not a member of a fleet."""
+    match = _REGISTRY_ID_PATTERN.fullmatch(registry_id)
     return None if match is None else int(match[1])
 
 

@@ -1,4 +1,4 @@
-"""The refusals of fleets. Agents read their texts. Where a text says `task`, it means a message (`task_id`)."""
+"""Constructors of the errors of fleets. Agents read the texts, in which `task` means a message (`task_id`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def member_not_found(agent_id: int, fleet_id: int) -> NotFound:
 
 
 def inactive_member_problem(fleet: Fleet, member: Member) -> Problem | None:
-    """Why a member can no longer act, or None. Its messages stay readable."""
+    """The error if a member can no longer act, or None. Its messages stay readable."""
     if fleet.deleted_at is not None:
         return fleet_deleted(fleet.fleet_id)
     return None if member.is_active else member_not_found(member.agent_id, fleet.fleet_id)
@@ -193,7 +193,7 @@ def member_being_created(agent_id: int) -> Conflict:
 
 
 def panes_not_closed(problems: Mapping[int, Problem]) -> Conflict:
-    """`problems`: why the panes were not closed, by agent id."""
+    """`problems`: the errors of the panes that were not closed, by agent id."""
     first_id = min(problems)
     others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return Conflict(
@@ -215,11 +215,11 @@ def agent_not_in_foreground(placement: Placement, tail: str) -> Conflict:
     )
 
 
-def member_still_running(placement: Placement, seconds: float, tail: str) -> Conflict:
+def member_still_running(placement: Placement, waited_seconds: float, tail: str) -> Conflict:
     return Conflict(
         "member_still_there",
-        f"agent {placement.agent_id} got the exit command, but its pane {placement.tmux_pane_id} is still open after "
-        f"{seconds:g} s; the member stays registered",
+        f"agent {placement.agent_id} received the exit command, but its pane {placement.tmux_pane_id} is still open "
+        f"after {waited_seconds:g} s; the member stays registered",
         pane_id=placement.tmux_pane_id,
         tail=tail,
         frees="qd member delete --force",

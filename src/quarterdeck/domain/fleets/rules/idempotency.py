@@ -1,4 +1,4 @@
-"""The idempotency keys of one batch: those loaded, and those that the batch itself adds."""
+"""The idempotency keys of one batch: the loaded keys, and the keys that the batch itself adds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict, new_recor
 
 
 class BatchKeys:
-    """The id of the object created under each key. All objects of fleets have integer ids."""
+    """Maps each key to the id of the object created under it. All objects of fleets have integer ids."""
 
     def __init__(self, records: Mapping[Key, KeyRecord]) -> None:
         self._records = {**records}
@@ -17,7 +17,7 @@ class BatchKeys:
         """The keys added by this batch."""
 
     def find_created_id(self, key: Key | None, request_digest: str) -> int | Problem | None:
-        """The id of the object created under the key, or None. A `Problem` if another request used the key."""
+        """The id of the object created under the key, or None. A `Problem` if a different request used the key."""
         record = None if key is None else self._records.get(key)
         if key is None or record is None:
             return None

@@ -1,7 +1,6 @@
-"""Decides one batch of the lane `fleet`, in order of arrival, without I/O and without a clock.
+"""Decides the commands of one `fleet` batch in order of arrival, without I/O or a clock.
 
-A fleet, its director with the director's placement, and its administrator are created by one decision, with the same
-timestamp.
+One decision creates a fleet, its director, the director's placement and its administrator, all with the same timestamp.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, memb
 from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 
 CREATE_OPERATION, REGISTER_OPERATION = "fleet.create", "member.register"
-"""The operation names of idempotency keys."""
+"""Operation names under which idempotency keys are stored."""
 DEFAULT_INTERVAL_SECONDS = 60
 DIRECTOR_DESCRIPTION = "Root Director of fleet {}"
 _replace = msgspec.structs.replace
@@ -67,12 +66,12 @@ class LastIds(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class FleetBatchInput:
-    """The rows loaded for a batch under the zones' locks: those of `collect_refs`."""
+    """The rows that a batch needs (`collect_refs`), loaded under the zones' locks."""
 
     now: Millis
     caller_problem: Callable[[BaseFleetCommand, str], Problem | None]
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """Refusals for zones that have ended: nothing new can be created there."""
+    """Errors for zones that have ended, by zone id. Nothing new can be created in these zones."""
     last_ids: Mapping[str, LastIds] = field(default_factory=dict)
     fleets: Mapping[FleetRef, Fleet] = field(default_factory=dict)
     members: Mapping[MemberRef, Member] = field(default_factory=dict)
@@ -86,15 +85,15 @@ class FleetBatchInput:
 
 @dataclass(frozen=True, slots=True)
 class FleetBatchRefs:
-    """The rows that a batch needs. A fleet may have 1,000 members, and most commands need only one of them."""
+    """References to the rows that a batch needs. A fleet may have 1,000 members, but most commands need only one."""
 
     fleets: set[FleetRef]
     members: set[MemberRef]
-    """With their placements and monitor configurations."""
+    """Loaded together with their placements and monitor configurations."""
     complete_fleets: set[FleetRef]
-    """Fleets of which all active members are needed: fleets to delete, and fleets of repeated create requests."""
+    """Fleets whose active members are all needed: fleets to delete, and fleets of repeated create requests."""
     counted_fleets: set[FleetRef]
-    """Fleets of which only the number of active members is needed."""
+    """Fleets for which only the number of active members is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class PendingEvent:
 
 
 class FleetBatch:
-    """Decides the commands of a batch, and holds all rows with their changes. The operation writes the changed ones."""
+    """Decides the commands of a batch and holds the resulting rows. The operation writes those that changed."""
 
     def __init__(self, loaded: FleetBatchInput) -> None:
         self._loaded = loaded
@@ -152,7 +151,7 @@ class FleetBatch:
     # -- fleets --------------------------------------------------------------------------------------------------
 
     def _create(self, command: CreateFleet) -> FleetOutcome | Problem:
-        if (repeated := self._find_repeated(command)) is not None:
+        if (repeated := self._find_repeated_outcome(command)) is not None:
             return repeated
         if zone_problem := self._loaded.zone_problems.get(command.zone_id):
             return zone_problem
@@ -180,17 +179,17 @@ class FleetBatch:
     def _delete(self, command: DeleteFleet, fleet: Fleet) -> FleetOutcome | Problem:
         if fleet.deleted_at is not None:
             return DeleteFleetResult(fleet, 0)
-        removed = [self._remove_member(member, command) for member in self._active_members(fleet)]
+        removals = [self._remove_member(member, command) for member in self._active_members(fleet)]
         self.runtimes.pop(fleet.ref, None)
         self.fleets[fleet.ref] = deleted = _replace(fleet, deleted_at=self._now)
         self._add_event("fleet.deleted", command, deleted, "active", "deleted")
-        placements = tuple(result.placement for result in removed if result.placement is not None)
-        return DeleteFleetResult(deleted, len(removed), placements)
+        placements = tuple(removal.placement for removal in removals if removal.placement is not None)
+        return DeleteFleetResult(deleted, len(removals), placements)
 
     # -- members -------------------------------------------------------------------------------------------------
 
     def _register(self, command: RegisterMember, fleet: Fleet) -> FleetOutcome | Problem:
-        if (repeated := self._find_repeated(command)) is not None:
+        if (repeated := self._find_repeated_outcome(command)) is not None:
             return repeated
         if zone_problem := self._loaded.zone_problems.get(command.zone_id):
             return zone_problem
@@ -260,12 +259,12 @@ class FleetBatch:
         return placement
 
     def _remove_member(self, member: Member, command: BaseFleetCommand) -> DeregisterMemberResult:
-        after = _replace(member, status=MemberStatus.DEREGISTERED, deregistered_at=self._now)
-        self.members[member.ref] = after
+        removed = _replace(member, status=MemberStatus.DEREGISTERED, deregistered_at=self._now)
+        self.members[member.ref] = removed
         self._active_counts[member.zone_id, member.fleet_id] -= 1
         self.configs.pop(member.ref, None)
-        self._add_event("member.deregistered", command, after, member.status, after.status)
-        return DeregisterMemberResult(after, self.placements.pop(member.ref, None))
+        self._add_event("member.deregistered", command, removed, member.status, removed.status)
+        return DeregisterMemberResult(removed, self.placements.pop(member.ref, None))
 
     # -- the monitor ---------------------------------------------------------------------------------------------
 
@@ -276,26 +275,26 @@ class FleetBatch:
         config = self.configs.get(member.ref)
         if config is None:
             return errors.no_placement(command.agent_id)
-        self.configs[member.ref] = after = monitor.configure(config, command)
-        return after
+        self.configs[member.ref] = updated = monitor.configure(config, command)
+        return updated
 
     def _update_monitor(
         self, command: ClaimMonitor | RecordMonitorHeartbeat | ReleaseMonitor, fleet: Fleet
     ) -> FleetOutcome | Problem:
-        after = monitor.decide_runtime(command, self.runtimes.get(fleet.ref), self._now)
-        if isinstance(after, Problem):
-            return after
-        self.runtimes[fleet.ref] = after
-        for agent_id in command.pinged if isinstance(command, RecordMonitorHeartbeat) else ():
+        runtime = monitor.decide_runtime(command, self.runtimes.get(fleet.ref), self._now)
+        if isinstance(runtime, Problem):
+            return runtime
+        self.runtimes[fleet.ref] = runtime
+        for agent_id in command.pinged_agent_ids if isinstance(command, RecordMonitorHeartbeat) else ():
             config = self.configs.get((command.zone_id, agent_id))
             if config is not None and self._find_active_member(fleet, agent_id) is not None:
                 self.configs[command.zone_id, agent_id] = monitor.mark_pinged(config, self._now)
-        return after
+        return runtime
 
     # -- shared --------------------------------------------------------------------------------------------------
 
     def _active_members(self, fleet: Fleet) -> list[Member]:
-        """All active members, including the administrator. Only for a complete fleet or one created in this batch."""
+        """All active members, including the administrator. Only for `complete_fleets` and fleets new in this batch."""
         return [
             member
             for member in self.members.values()
@@ -315,7 +314,7 @@ class FleetBatch:
         self.last_ids[zone_id] = _replace(last, **{counter: next_id})
         return next_id
 
-    def _find_repeated(self, command: CreateFleet | RegisterMember) -> FleetOutcome | Problem | None:
+    def _find_repeated_outcome(self, command: CreateFleet | RegisterMember) -> FleetOutcome | Problem | None:
         object_id = self.keys.find_created_id(command_key(command), command.request_digest)
         if object_id is None or isinstance(object_id, Problem):
             return object_id
@@ -346,7 +345,7 @@ class FleetBatch:
 
 
 def director_problem(fleet: Fleet, director: Member) -> Problem | None:
-    """Why a member cannot be the director of other members, or None."""
+    """The error if new members cannot have this director, or None."""
     if member_kind(director.agent_card_json) == ADMINISTRATOR_KIND:
         return errors.administrator_cannot_direct()
     root_id = fleet.director_agent_id
@@ -357,14 +356,14 @@ def collect_refs(commands: Sequence[FleetCommand], key_records: Sequence[KeyReco
     """The rows that the commands need, including the objects created earlier under their idempotency keys."""
     refs = FleetBatchRefs(set(), set(), set(), set())
     for command in commands:
-        ref = (command.zone_id, command.fleet_id)
+        fleet_ref = (command.zone_id, command.fleet_id)
         refs.members.update((command.zone_id, agent_id) for agent_id in _referenced_agent_ids(command))
         if not isinstance(command, CreateFleet):
-            refs.fleets.add(ref)
+            refs.fleets.add(fleet_ref)
         if isinstance(command, DeleteFleet):
-            refs.complete_fleets.add(ref)
+            refs.complete_fleets.add(fleet_ref)
         if isinstance(command, RegisterMember):
-            refs.counted_fleets.add(ref)
+            refs.counted_fleets.add(fleet_ref)
     for record in key_records:
         created_ref = (record.zone_id, int(record.subject_id))
         (refs.complete_fleets if record.operation == CREATE_OPERATION else refs.members).add(created_ref)
@@ -379,7 +378,7 @@ def _referenced_agent_ids(command: FleetCommand) -> tuple[int, ...]:
         case DeregisterMember() | SetMemberPane() | ConfigureMonitor():
             return (command.agent_id,)
         case RecordMonitorHeartbeat():
-            return command.pinged
+            return command.pinged_agent_ids
         case CreateFleet() | DeleteFleet() | ClaimMonitor() | ReleaseMonitor():
             return ()
 

@@ -1,4 +1,4 @@
-"""Decides one batch of the lane `message`, in order of arrival, without I/O and without a clock."""
+"""Decides the commands of one `message` batch in order of arrival, without I/O or a clock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, memb
 from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 
 SEND_OPERATION = "message.send"
-"""The operation name of idempotency keys."""
+"""The operation name under which idempotency keys are stored."""
 _replace = msgspec.structs.replace
 CallerProblem = Callable[[BaseMessageCommand, str], Problem | None]
 
@@ -50,10 +50,10 @@ class MessageBatchInput:
     now: Millis
     caller_problem: CallerProblem
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """Refusals for zones that have ended: nothing new can be sent there."""
+    """Errors for zones that have ended, by zone id. Nothing new can be sent in these zones."""
     fleets: Mapping[FleetRef, Fleet] = field(default_factory=dict)
     members: Mapping[MemberRef, Member] = field(default_factory=dict)
-    """The members that commands name, and for a broadcast all active members."""
+    """The members that the commands refer to; for a broadcast, all active members of the fleet."""
     messages: Mapping[MessageRef, Message] = field(default_factory=dict)
     last_ids: Mapping[str, int] = field(default_factory=dict)
     """The highest message ids, by zone."""
@@ -73,7 +73,7 @@ class PendingEvent:
 
 
 class MessageBatch:
-    """Decides the commands of a batch. `sent` holds the new messages, `originals` the old rows of changed messages."""
+    """Decides the commands of a batch and collects the new and changed messages."""
 
     def __init__(self, loaded: MessageBatchInput) -> None:
         self._loaded = loaded
@@ -84,7 +84,7 @@ class MessageBatch:
         self.sent: list[Message] = []
         """New messages in their initial state, without later changes in this batch."""
         self.originals: dict[MessageRef, Message] = {}
-        """Changed messages in their state before the first change in this batch."""
+        """The row of each changed message before its first change in this batch."""
         self.events: list[PendingEvent] = []
 
     def current_message(self, ref: MessageRef) -> Message:
@@ -138,12 +138,12 @@ class MessageBatch:
         return SendResult(summary, tuple(deliveries))
 
     def _result_without_sending(self, command: Send | Broadcast, fleet: Fleet) -> MessageOutcome | Problem | None:
-        """The result of a repeated request, or the reason why nothing can be sent. None: send the message.
+        """The result of a repeated request, or the error if nothing can be sent. None if the message is to be sent.
 
-        A repeated request returns the message sent under its key, even if the sender could not send it now.
+        A repeated request returns the message sent under its key, even if the sender could no longer send it.
         """
         can_act_as_sender = self._identity_problem(command, command.from_agent_id, fleet) is None
-        if can_act_as_sender and (repeated := self._find_repeated(command)) is not None:
+        if can_act_as_sender and (repeated := self._find_repeated_outcome(command)) is not None:
             return repeated
         zone_problem = self._loaded.zone_problems.get(command.zone_id)
         return zone_problem or self._acting_problem(command, command.from_agent_id, fleet)
@@ -161,7 +161,7 @@ class MessageBatch:
 
     def _add_summary(self, command: Broadcast, recipient_count: int) -> Message:
         message_id = self._next_id(command.zone_id)
-        return self._add(
+        return self._add_message(
             Message(
                 zone_id=command.zone_id,
                 task_id=message_id,
@@ -181,7 +181,7 @@ class MessageBatch:
         )
 
     def _add_delivery(self, command: Send | Broadcast, recipient_id: int, origin_id: int | None, text: str) -> Message:
-        return self._add(
+        return self._add_message(
             Message(
                 zone_id=command.zone_id,
                 task_id=self._next_id(command.zone_id),
@@ -200,7 +200,7 @@ class MessageBatch:
             )
         )
 
-    def _add(self, message: Message) -> Message:
+    def _add_message(self, message: Message) -> Message:
         self._messages[message.ref] = message
         self.sent.append(message)
         return message
@@ -219,7 +219,7 @@ class MessageBatch:
             return errors.not_the_recipient()
         if message.status_state is not MessageState.INPUT_REQUIRED:
             return errors.cannot_acknowledge(message.status_state)
-        return self._finish(message, MessageState.COMPLETED, "message.acknowledged", command)
+        return self._finish_message(message, MessageState.COMPLETED, "message.acknowledged", command)
 
     def _cancel(self, command: Cancel, fleet: Fleet) -> MessageOutcome | Problem:
         message = self._find_for_agent(command, fleet)
@@ -229,7 +229,7 @@ class MessageBatch:
             return errors.not_the_sender()
         if message.status_state is not MessageState.INPUT_REQUIRED:
             return errors.cannot_cancel(message.status_state)
-        return self._finish(message, MessageState.CANCELED, "message.canceled", command)
+        return self._finish_message(message, MessageState.CANCELED, "message.canceled", command)
 
     def _find_for_agent(self, command: Acknowledge | Cancel, fleet: Fleet) -> Message | Problem:
         if problem := self._acting_problem(command, command.agent_id, fleet):
@@ -241,9 +241,11 @@ class MessageBatch:
         message = self._messages.get((command.zone_id, command.message_id))
         return message if message is not None and message.fleet_id == command.fleet_id else None
 
-    def _finish(self, message: Message, state: MessageState, event_type: str, command: Acknowledge | Cancel) -> Message:
+    def _finish_message(
+        self, message: Message, state: MessageState, event_type: str, command: Acknowledge | Cancel
+    ) -> Message:
         after = _replace(message, status_state=state, status_timestamp=self._now)
-        self._update(message, after)
+        self._update_message(message, after)
         self._add_event(event_type, message.status_state, after, command)
         return after
 
@@ -256,17 +258,17 @@ class MessageBatch:
             return message
         notified_at = self._now if command.failure is None else None
         after = _replace(message, notified_at=notified_at, notice=command.failure)
-        self._update(message, after)
+        self._update_message(message, after)
         return after
 
-    def _update(self, before: Message, after: Message) -> None:
+    def _update_message(self, before: Message, after: Message) -> None:
         self.originals.setdefault(before.ref, before)
         self._messages[before.ref] = after
 
     # -- authorization and repeated requests ---------------------------------------------------------------------
 
     def _acting_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
-        """Why the caller cannot act as this member now, or None."""
+        """The error if the caller cannot act as this member now, or None."""
         if fleet.deleted_at is not None:
             return errors.fleet_deleted(fleet.fleet_id)
         if problem := self._identity_problem(command, agent_id, fleet):
@@ -275,7 +277,7 @@ class MessageBatch:
         return None if member.is_active else errors.member_not_found(agent_id, fleet.fleet_id)
 
     def _identity_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
-        """Why the caller may not act as this member, active or not. A member's own token acts as that member only."""
+        """The error if the caller may not act as this member, active or not. An agent may only act as itself."""
         member = self._loaded.members.get((command.zone_id, agent_id))
         if member is None or member.fleet_id != fleet.fleet_id:
             return errors.member_not_found(agent_id, fleet.fleet_id)
@@ -286,7 +288,7 @@ class MessageBatch:
             else None
         )
 
-    def _find_repeated(self, command: Send | Broadcast) -> MessageOutcome | Problem | None:
+    def _find_repeated_outcome(self, command: Send | Broadcast) -> MessageOutcome | Problem | None:
         message_id = self.keys.find_created_id(command_key(command), command.request_digest)
         if message_id is None or isinstance(message_id, Problem):
             return message_id

@@ -29,7 +29,7 @@ def decide_runtime(
         return errors.not_the_monitor(command.fleet_id)
     if isinstance(command, RecordMonitorHeartbeat):
         return _replace(current, last_tick_at=now)
-    # The row keeps its other fields, such as the tick interval.
+    # Keep the other fields: the view still shows the tick interval and the policy.
     return _replace(current, pid=None, started_at=None, last_tick_at=None)
 
 
@@ -43,10 +43,10 @@ def _claim(command: ClaimMonitor, current: MonitorRuntime | None, now: Millis) -
 
 
 def _reported_alive(command: ClaimMonitor, current: MonitorRuntime) -> bool | None:
-    """The claimer's report on the current monitor, or None if it cannot know.
+    """Whether the claimer reports the current monitor's process as alive. None if the claimer cannot know.
 
-    The claimer can know only as the same user on the same host, and only for the pid it has checked: if two claimers
-    both find the old monitor dead, the second must not replace the first.
+    The claimer can know only if it runs as the same user on the same host, and only for the pid that it checked: if two
+    claimers both find the old monitor dead, the second must not replace the first.
     """
     checked_process = (command.host_id, command.user_id, command.previous_pid)
     return command.previous_is_alive if (current.host_id, current.user_id, current.pid) == checked_process else None
@@ -54,9 +54,9 @@ def _reported_alive(command: ClaimMonitor, current: MonitorRuntime) -> bool | No
 
 def configure(config: MonitorConfig, command: ConfigureMonitor) -> MonitorConfig:
     """Fields that are None in the command stay unchanged."""
-    interval = config.interval_seconds if command.interval_seconds is None else command.interval_seconds
+    interval_seconds = config.interval_seconds if command.interval_seconds is None else command.interval_seconds
     enabled = config.enabled if command.enabled is None else int(command.enabled)
-    return _replace(config, interval_seconds=interval, enabled=enabled)
+    return _replace(config, interval_seconds=interval_seconds, enabled=enabled)
 
 
 def mark_pinged(config: MonitorConfig, now: Millis) -> MonitorConfig:
@@ -70,7 +70,7 @@ def is_ping_due(config: MonitorConfig, now: Millis) -> bool:
 
 
 def is_recent(runtime: MonitorRuntime, now: Millis) -> bool:
-    """Whether the monitor's last heartbeat is not stale."""
+    """Whether a monitor is registered and its last heartbeat is not stale."""
     if runtime.pid is None or runtime.last_tick_at is None:
         return False
     return now - runtime.last_tick_at <= monitor_stale_after_ms(runtime.tick_seconds)

@@ -35,7 +35,7 @@ from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, memb
 from quarterdeck.domain.fleets.rules.monitor import is_ping_due, is_recent
 
 DEFAULT_TICK_SECONDS = 5
-"""For a fleet that was never monitored."""
+"""For a fleet that has never been monitored."""
 MemberNames = Mapping[int, str]
 """The names of members of one zone, by agent id."""
 _decode_card = msgspec.json.Decoder(dict[str, object]).decode
@@ -76,7 +76,7 @@ class TimelineEntry:
 
     @property
     def text(self) -> str:
-        """The text as sent. For a broadcast, only the deliveries have it; the summary has the number of recipients."""
+        """The text as sent. For a broadcast, only the deliveries have it: the summary's text states their number."""
         return self.deliveries[0].text if self.deliveries else self.head.text
 
 
@@ -190,8 +190,8 @@ def entry_view(entry: TimelineEntry, names: MemberNames) -> TimelineEntryView:
     )
 
 
-def timeline_change_view(entry_id: int, changed: Sequence[Message], names: MemberNames) -> TimelineChangeView:
-    return TimelineChangeView(entry_id, [_recipient_view(delivery, names) for delivery in changed])
+def timeline_change_view(entry_id: int, deliveries: Sequence[Message], names: MemberNames) -> TimelineChangeView:
+    return TimelineChangeView(entry_id, [_recipient_view(delivery, names) for delivery in deliveries])
 
 
 def _recipient_view(delivery: Message, names: MemberNames) -> RecipientView:

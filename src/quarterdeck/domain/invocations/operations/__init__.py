@@ -4,8 +4,8 @@
 |------------------|----------------------------------------------------------------------------------------------|
 | batch            | enqueue, claim, start, complete, heartbeat, cancel, release, check overdue: one lane         |
 | long_poll        | the waiting claims of this process, and the reads for them                                   |
-| on_session_ended | listeners for sessions that end, suspend or resume and services that end; their backlogs     |
-| reads            | show, list and explain; the searches of sweeps and push delivery; the retention delete       |
+| on_session_ended | listeners for ended, suspended and resumed sessions and for ended services; their backlogs   |
+| reads            | show, list and explain; the searches for sweeps and push delivery; the retention delete      |
 | persist          | writes the rows and events that were decided                                                 |
 """
 

@@ -108,7 +108,7 @@ class BatchRunner:
         return loaded, set(locked)
 
     def _polls_for(self, enqueues: Iterable[Enqueue]) -> dict[ServiceKey, list[ClaimPoll]]:
-        """Long polls for the services of new invocations, oldest first, at most as many as may get something."""
+        """Long polls for the services of new invocations, oldest first, only as many as may get an invocation."""
         enqueue_counts = Counter((enqueue.zone_id, enqueue.service_id) for enqueue in enqueues)
         return {ref: self._polls.waiting(ref)[: count + EXTRA_DUE_MAX] for ref, count in sorted(enqueue_counts.items())}
 
@@ -122,8 +122,8 @@ class BatchRunner:
     ) -> None:
         """Let claims that got nothing wait for work.
 
-        They are added by the commit itself: otherwise another batch of this process could create an invocation after
-        the commit and before the claim waits, and the claim would miss it.
+        They are added as part of the commit. If they were added later, another batch of this process could create an
+        invocation in between, and the claims would miss it.
         """
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_INVOCATIONS:
@@ -195,20 +195,20 @@ def _due_limits(
         waiting_limits[claim.zone_id, claim.service_id] += claim.limit
     enqueue_counts = Counter((enqueue.zone_id, enqueue.service_id) for enqueue in enqueues)
     for ref, limit in waiting_limits.items():
-        # A waiting claim found nothing recently, so few are due besides the new ones. `ReadyPollWaker` finds the rest.
+        # A waiting claim recently found nothing, so few older invocations are due. `ReadyPollWaker` finds any others.
         limits[ref] += min(limit, enqueue_counts[ref] + EXTRA_DUE_MAX)
     return limits
 
 
 def _due_statements(limits: Mapping[ServiceKey, int]) -> list[BoundStatement]:
     """One statement per size class (1, 4, 16, …), so that a large claim does not load many rows for every service."""
-    by_size: dict[int, SqlRows] = {}
+    batches_by_limit: dict[int, SqlRows] = {}
     for ref, requested in sorted(limits.items()):
         limit = 1
         while limit < requested:
             limit *= 4
-        by_size.setdefault(limit, []).append((*ref, State.PENDING, NOT_PARKED))
-    return [Q.invocations_due(batch=batch, limit=limit) for limit, batch in sorted(by_size.items())]
+        batches_by_limit.setdefault(limit, []).append((*ref, State.PENDING, NOT_PARKED))
+    return [Q.invocations_due(batch=batch, limit=limit) for limit, batch in sorted(batches_by_limit.items())]
 
 
 def _decode_with_context(rows: Sequence[Row]) -> list[tuple[Invocation, InvocationContext]]:

@@ -1,4 +1,4 @@
-"""The claims that wait for invocations in this process, by service (`engine.long_poll`), and the reads for them."""
+"""The claims that are waiting in this process, by service (`engine.long_poll`), and the reads that wake them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class ClaimPolls(long_poll.LongPolls[Claim, ServiceKey, Invocation]):
         super().__init__(lambda row: row.id)
 
 
-def poll_for_claim(claim: Claim) -> ClaimPoll:
+def new_claim_poll(claim: Claim) -> ClaimPoll:
     return ClaimPoll(claim, (claim.zone_id, claim.service_id))
 
 
 async def wait_for_invocations(
-    claim: Claim, submit: Callable[[Claim], Awaitable[ClaimedItems]], polls: ClaimPolls, seconds: float
+    claim: Claim, submit: Callable[[Claim], Awaitable[ClaimedItems]], polls: ClaimPolls, timeout_seconds: float
 ) -> ClaimedItems:
     key = (claim.zone_id, claim.service_id)
-    return await long_poll.wait_for_work(claim, key, submit, polls, seconds)
+    return await long_poll.wait_for_work(claim, key, submit, polls, timeout_seconds)
 
 
 @dataclass(slots=True)
 class ReadyService:
-    """A service, and when its next pending invocation may start. `next_at` is None if it has none."""
+    """A service, and when its next pending invocation may start. `next_at` is None if nothing is pending."""
 
     service: ServiceKey
     next_at: Millis | None
@@ -57,9 +57,9 @@ async def load_ready_services(tx: Transaction, services: Iterable[ServiceKey]) -
 
 
 class ReadyPollWaker:
-    """Finds the services whose waiting claims can be served, in one read, and lets these claims claim again.
+    """Finds, in one read, services that have due invocations or have ended, and lets their waiting claims claim again.
 
-    A call returns the seconds until the next check.
+    A call returns the number of seconds until the next check.
     """
 
     def __init__(self, engine: Engine, polls: ClaimPolls, poll_seconds: float) -> None:
@@ -68,20 +68,20 @@ class ReadyPollWaker:
         self._poll_seconds = poll_seconds
 
     async def __call__(self, services: Sequence[ServiceKey]) -> float:
-        found = await self._engine.read(
+        ready_services = await self._engine.read(
             lambda tx: load_ready_services(tx, services), zones={zone_id for zone_id, _ in services}
         )
-        pause = self._poll_seconds
-        for ready in found:
+        pause_seconds = self._poll_seconds
+        for ready in ready_services:
             if not ready.is_registered:
                 # No work will come for these polls: all claim again and get the error.
                 self._polls.retry_first(ready.service, len(self._polls))
             if ready.next_at is None:
                 continue
             if ready.next_at <= ready.now:
-                # One poll claims again and takes up to its limit; the next check finds whether there is more.
+                # One poll claims again and takes up to its limit; the next check finds out whether more is due.
                 self._polls.retry_first(ready.service, 1)
                 self._polls.wakeup.set()
             else:
-                pause = min(pause, (ready.next_at - ready.now) / 1000)
-        return pause
+                pause_seconds = min(pause_seconds, (ready.next_at - ready.now) / 1000)
+        return pause_seconds

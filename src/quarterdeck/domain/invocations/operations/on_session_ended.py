@@ -1,9 +1,10 @@
-"""Cancels, parks and unparks invocations when a session ends, suspends or resumes, or when a service ends.
+"""Cancels, parks and unparks invocations when a session ends, is suspended or is resumed, or when a service ends.
 
 The listeners run in the transaction that changes the session or service. A session may have 100,000 open invocations
-and must still end at once. So that transaction handles the first 1,000 or so and records an owner that may have more in
-`invocation_backlogs`; a sweep handles the rest. Correctness does not depend on the sweep: before an attempt starts and
-at each report, the decider checks the sessions and the service of the invocation (`model.InvocationContext`).
+and must still end at once, so this transaction handles only about 1,000 of them. If there may be more, it records the
+session or service in `invocation_backlogs`, and a sweep handles the others. Correctness does not depend on the sweep:
+the decider checks the sessions and the service of an invocation before an attempt starts and at each report
+(`model.InvocationContext`).
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ async def load_oldest_backlogs(tx: Transaction, limit: int) -> list[ProcessBackl
 
 
 async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) -> list[BacklogResult | Problem | Busy]:
-    """Cancel, park or unpark the next invocations of these sessions and services, by the current state of each."""
+    """Cancel, park or unpark the next invocations of these sessions and services, as the state of each requires."""
     backlog_refs: SqlRows = [*sorted({(command.zone_id, command.kind, command.owner_id) for command in commands})]
     session_refs = sorted(
         {(command.zone_id, command.owner_id) for command in commands if command.kind is OwnerKind.SESSION}
@@ -129,8 +130,9 @@ async def _process_next(tx: Transaction, backlogs: Sequence[Backlog], session_ro
         if not await _apply_session_state(tx, state, dict.fromkeys(_owner_refs(group), SWEEP_CAUSE)):
             unfinished_backlogs |= {*group}
     service_backlogs = [backlog for backlog in backlogs if backlog.kind is OwnerKind.SERVICE]
-    since = {(backlog.zone_id, backlog.owner_id): backlog.since for backlog in service_backlogs}
-    if service_backlogs and not await _cancel_service_invocations(tx, since, dict.fromkeys(since, SWEEP_CAUSE)):
+    since_by_ref = {(backlog.zone_id, backlog.owner_id): backlog.since for backlog in service_backlogs}
+    causes = dict.fromkeys(since_by_ref, SWEEP_CAUSE)
+    if service_backlogs and not await _cancel_service_invocations(tx, since_by_ref, causes):
         unfinished_backlogs |= {*service_backlogs}
     return unfinished_backlogs
 
@@ -153,31 +155,36 @@ async def _apply_session_state(tx: Transaction, state: SessionState, causes: Cau
     is_finished = True
     for piece in chunks(batch):
         [rows] = await tx.read(Q.invocations_of_sessions(batch=piece, limit=INVOCATIONS_PER_TRANSACTION))
-        found = decode(rows, OpenInvocation)
+        open_invocations = decode(rows, OpenInvocation)
         if state is SessionState.TERMINATED:
-            await _cancel_invocations(tx, found, SESSION_ENDED, lambda row: _find_cause(row, causes))
+            await _cancel_invocations(tx, open_invocations, SESSION_ENDED, lambda row: _find_cause(row, causes))
         else:
             # The other session of an invocation may still be suspended. Then the next claim parks the invocation again.
-            await _set_parked(tx, found, PARKED if state is SessionState.SUSPENDED else NOT_PARKED)
-        is_finished = is_finished and len(found) < INVOCATIONS_PER_TRANSACTION
+            await _set_parked(tx, open_invocations, PARKED if state is SessionState.SUSPENDED else NOT_PARKED)
+        is_finished = is_finished and len(open_invocations) < INVOCATIONS_PER_TRANSACTION
     return is_finished
 
 
-async def _cancel_service_invocations(tx: Transaction, since: Mapping[Ref, int], causes: Causes) -> bool:
+async def _cancel_service_invocations(tx: Transaction, since_by_ref: Mapping[Ref, int], causes: Causes) -> bool:
+    """Cancel open invocations that were created before their service ended. False if there may be more."""
     batch: SqlRows = [
-        (*ref, state, since[ref]) for ref in sorted(since) for state in INVOCATION_STATES.nonterminal_states()
+        (*ref, state, since)
+        for ref, since in sorted(since_by_ref.items())
+        for state in INVOCATION_STATES.nonterminal_states()
     ]
     is_finished = True
     for piece in chunks(batch):
         [rows] = await tx.read(Q.invocations_of_services(batch=piece, limit=INVOCATIONS_PER_TRANSACTION))
-        found = decode(rows, OpenInvocation)
-        await _cancel_invocations(tx, found, SERVICE_UNREGISTERED, lambda row: causes[row.zone_id, row.service_id])
-        is_finished = is_finished and len(found) < INVOCATIONS_PER_TRANSACTION
+        open_invocations = decode(rows, OpenInvocation)
+        await _cancel_invocations(
+            tx, open_invocations, SERVICE_UNREGISTERED, lambda row: causes[row.zone_id, row.service_id]
+        )
+        is_finished = is_finished and len(open_invocations) < INVOCATIONS_PER_TRANSACTION
     return is_finished
 
 
 def _find_cause(row: OpenInvocation, causes: Causes) -> Cause:
-    """The cause of the end of the source session if that ended, else of the target session."""
+    """The cause that ended the source session, or the target session if the source session has not ended."""
     source = causes.get((row.zone_id, row.source_session_id or ""))
     return source or causes[row.zone_id, row.target_session_id or ""]
 

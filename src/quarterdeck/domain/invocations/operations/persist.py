@@ -20,7 +20,7 @@ def insert_rows(tx: Transaction, rows: Sequence[Invocation]) -> None:
 
 
 async def update_rows(tx: Transaction, changes: Iterable[tuple[Invocation, Invocation]]) -> None:
-    """`changes` are (before, after). Raises RuntimeError if another transaction has changed a row in between."""
+    """`changes` are (before, after) pairs. Raises RuntimeError if another transaction has changed one of the rows."""
     for piece in chunks([_update_row(before, after) for before, after in changes]):
         await update_checked(tx, Q.invocations_update(batch=piece), len(piece))
 
@@ -81,13 +81,13 @@ def to_new_event(pending_event: PendingEvent) -> NewEvent:
 
 
 def canceled_event(row: OpenInvocation, reason: str, actor: str, trace: str | None) -> NewEvent:
-    """The event of an invocation that was canceled with its session or service."""
+    """The event for an invocation that is canceled because its session or service ended."""
     data = msgspec.json.encode({**_event_data(row), "reason": reason}).decode()
     return NewEvent("invocation.canceled", row.zone_id, row.id, actor, row.status, State.CANCELED, data, trace)
 
 
 def _event_data(row: Invocation | OpenInvocation) -> dict[str, object]:
-    """The data that every event of an invocation has."""
+    """The data that all events of an invocation have in common."""
     return {
         "service_id": row.service_id,
         "application_id": row.application_id,

@@ -38,11 +38,11 @@ async def show(tx: Transaction, commands: Sequence[ShowInvocation]) -> list[Invo
     statements = [Q.invocations_get(batch=sorted({(command.zone_id, command.id) for command in commands}))]
     statements += [sessions.load_statement(sorted(bearer_refs))] if bearer_refs else []
     rows, *session_rows = await tx.read(*statements)
-    found = {(row.zone_id, row.id): row for row in decode(rows, Invocation)}
+    invocations = {(row.zone_id, row.id): row for row in decode(rows, Invocation)}
     bearers = sessions.decode_sessions([row for group in session_rows for row in group])
     return [
         session_rules.bearer_problem(command.bearer, bearers, tx.now)
-        or found.get((command.zone_id, command.id))
+        or invocations.get((command.zone_id, command.id))
         or rules.not_found(command.id)
         for command in commands
     ]
@@ -61,8 +61,8 @@ async def list_invocations(tx: Transaction, filters: InvocationFilter) -> list[I
 def _page_statements(filters: InvocationFilter) -> list[BoundStatement]:
     """The statements that find a page.
 
-    For one service, one statement per state reads the newest rows by an index. Otherwise a few running invocations
-    would have to be found among all ended ones.
+    For one service, there is one statement per state, which reads the newest rows from an index. A single statement
+    would have to search all ended invocations for the few running ones.
     """
     common: dict[str, str | int | None] = {
         "zone_id": filters.zone_id,
@@ -90,15 +90,15 @@ async def explain(tx: Transaction, command: ShowInvocation) -> InvocationExplana
     ]
     [session_rows] = await tx.read(sessions.load_statement([(row.zone_id, session_id) for session_id in session_ids]))
     sessions_by_ref = sessions.decode_sessions(session_rows)
-    found_sessions = {session_id: sessions_by_ref.get((row.zone_id, session_id)) for session_id in session_ids}
+    sessions_by_id = {session_id: sessions_by_ref.get((row.zone_id, session_id)) for session_id in session_ids}
     ended_ids = [
         session_id
-        for session_id, session in found_sessions.items()
+        for session_id, session in sessions_by_id.items()
         if session is None or not session_rules.is_live(session, tx.now)
     ]
     suspended_ids = [
         session_id
-        for session_id, session in found_sessions.items()
+        for session_id, session in sessions_by_id.items()
         if session is not None and session.status is SessionState.SUSPENDED
     ]
     return rules.explain(row, tx.now, next(iter(ended_ids), None), next(iter(suspended_ids), None))
@@ -108,7 +108,7 @@ async def explain(tx: Transaction, command: ShowInvocation) -> InvocationExplana
 
 
 async def find_overdue(tx: Transaction, limit: int) -> list[Ref]:
-    """Invocations whose attempt is past its deadline or lease, at most `limit` of each kind."""
+    """Invocations whose deadline has passed, and invocations whose lease has expired, at most `limit` of each."""
     return _decode_refs(*await tx.read(Q.invocations_overdue(limit=limit)))
 
 
@@ -125,8 +125,8 @@ SCAN_START = ScanPosition()
 
 
 async def find_orphaned(tx: Transaction, position: ScanPosition, limit: int) -> tuple[list[Ref], ScanPosition]:
-    """Read up to `limit` open invocations after `position`. Return those whose session has ended or is deleted, and the
-    next position."""
+    """Read up to `limit` open invocations after `position`. Return those whose session has ended or was deleted, and
+    the next position."""
     statement = Q.invocations_slice_by_target if position.by_target else Q.invocations_slice_by_source
     [rows] = await tx.read(
         statement(session_id=position.session_id, parked=position.parked, id=position.id, limit=limit)
@@ -161,7 +161,7 @@ async def find_unreferenced_services(tx: Transaction, before: Millis, limit: int
 
 async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Delete up to `limit` invocations that ended more than `retention_ms` ago."""
-    # Reads only the clock: `tx.now` is the database's time, which decides what is old enough.
+    # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
     await tx.read()
     before = tx.now - retention_ms
     [deleted_rows] = await tx.read(

@@ -2,7 +2,7 @@
 
 | module        | holds                                                                    |
 |---------------|--------------------------------------------------------------------------|
-| states        | the states, the changes of a row, and its response                       |
+| states        | the states, the changes to a row, and the response views                 |
 | decider       | decides the commands of a batch, in order of arrival                     |
 | errors        | the problems that commands return                                        |
 | explain       | explains the state of an invocation                                      |

@@ -112,7 +112,7 @@ class BatchDecider:
         for row in loaded.rows:
             self._add_row(row)
         for row in loaded.due:
-            self._queue(self._add_row(row))
+            self._add_due(self._add_row(row))
 
     def _add_row(self, row: Invocation) -> Ref:
         ref = (row.zone_id, row.id)
@@ -124,10 +124,10 @@ class BatchDecider:
 
     def _index_claim(self, row: Invocation) -> None:
         if row.status is State.RUNNING and row.claim_id is not None and row.holder is not None:
-            claim = (row.zone_id, row.service_id, row.claim_id, row.holder)
-            self._by_claim.setdefault(claim, {})[row.zone_id, row.id] = None
+            claim_key = (row.zone_id, row.service_id, row.claim_id, row.holder)
+            self._by_claim.setdefault(claim_key, {})[row.zone_id, row.id] = None
 
-    def _queue(self, ref: Ref) -> None:
+    def _add_due(self, ref: Ref) -> None:
         row = self._rows[ref]
         self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
 
@@ -182,7 +182,7 @@ class BatchDecider:
         ref = self._add_row(row)
         self.created_refs[ref] = None
         self._emit("invocation.created", None, row, command)
-        self._queue(ref)
+        self._add_due(ref)
         return EnqueuedInvocation(row, True)
 
     def _find_service(self, zone_id: str, service_id: str) -> ServiceInfo | Problem:
@@ -221,16 +221,16 @@ class BatchDecider:
         return ClaimedInvocations(self._repeat_claim(command) or self.claim_due(command))
 
     def _repeat_claim(self, command: Claim) -> tuple[Invocation, ...]:
-        """The attempts that the same claim got before and that still run, with renewed leases.
+        """Return the attempts that the same claim got before and that are still running, with renewed leases.
 
-        The renewal makes a late release of the first response ineffective.
+        After the renewal, a late release of the first response has no effect.
         """
         if command.claim_id is None:
             return ()
-        claim = (command.zone_id, command.service_id, command.claim_id, _holder_name(command.caller))
+        claim_key = (command.zone_id, command.service_id, command.claim_id, _holder_name(command.caller))
         held_refs = [
             ref
-            for ref in self._by_claim.get(claim, ())
+            for ref in self._by_claim.get(claim_key, ())
             if (row := self._rows[ref]).status is State.RUNNING
             and row.begun_by is AttemptOrigin.CLAIM
             and row.claim_id == command.claim_id
@@ -248,8 +248,8 @@ class BatchDecider:
             row = self._rows[ref]
             if row.status is not State.PENDING or row.available_at > self._now:
                 continue
-            if reason := self._end_reason(ref):
-                # Its session or service has ended, and the sweep has not canceled it yet.
+            if reason := self._orphan_reason(ref):
+                # A session or the service has ended, and no sweep has canceled the invocation yet.
                 self._cancel_orphaned(ref, reason, command)
                 continue
             if self._context(ref).is_suspended:
@@ -271,7 +271,7 @@ class BatchDecider:
         holder = _holder_name(command.caller)
         was_started = row.status is State.RUNNING and row.begun_by is AttemptOrigin.START and row.claim_id is not None
         if was_started and (row.claim_id, row.holder) == (command.claim_id, holder):
-            # An equal holder is not enough: two workers may use the same credential.
+            # The holder alone does not identify a repeat: two workers may use the same credential.
             return row
         if problem := session_rules.suspended_caller_problem(
             command.caller, self._loaded.sessions
@@ -321,7 +321,7 @@ class BatchDecider:
         return after
 
     def _attempt_problem(self, row: Invocation, token: str | None, caller: Caller | None) -> Problem | None:
-        """Why a report about an attempt does not count, or None."""
+        """The problem with a report about an attempt, or None if the report is accepted."""
         if token is None:
             if row.status is not State.RUNNING:
                 return errors.not_completable(row)
@@ -388,7 +388,7 @@ class BatchDecider:
         if row is None:
             return errors.not_found(command.id)
         ref = (row.zone_id, row.id)
-        if reason := self._end_reason(ref):
+        if reason := self._orphan_reason(ref):
             self._cancel_orphaned(ref, reason, command)
         elif states.is_overdue(row, self._now):
             self._finish_attempt(ref, states.fail_overdue(row, self._now), command)
@@ -397,9 +397,9 @@ class BatchDecider:
     def _context(self, ref: Ref) -> InvocationContext:
         return self._loaded.contexts.get(ref, DEFAULT_CONTEXT)
 
-    def _end_reason(self, ref: Ref) -> str | None:
-        """Why the invocation must be canceled: its service or one of its sessions has ended, and no sweep has canceled
-        the invocation yet. None if none of them has ended, or if the invocation itself has ended."""
+    def _orphan_reason(self, ref: Ref) -> str | None:
+        """The reason to cancel an open invocation whose service or session has ended before a sweep cancels it. None if
+        neither has ended, or if the invocation itself has ended."""
         context = self._context(ref)
         if self._rows[ref].status in states.ENDED_STATES:
             return None
@@ -415,33 +415,33 @@ class BatchDecider:
     # -- rows and events -----------------------------------------------------------------------------------------
 
     def _row_for_worker(self, command: Start | Complete | Heartbeat | Release) -> Invocation | Problem:
-        """The row that a worker's command names, after it is canceled if its service or a session has ended."""
+        """Return the row that a worker's command names. Cancel it first if its service or a session has ended."""
         row = self._rows.get((command.zone_id, command.id))
         if row is None:
             return errors.not_found(command.id)
         if not _is_allowed(command.caller, row.application_id, SERVE_ACTION):
             return errors.service_ownership_required(row.application_id)
         ref = (row.zone_id, row.id)
-        if reason := self._end_reason(ref):
+        if reason := self._orphan_reason(ref):
             self._cancel_orphaned(ref, reason, command)
         return self._rows[ref]
 
     def _finish_attempt(
         self, ref: Ref, after: Invocation, command: InvocationCommand, pending_event_type: str = "invocation.retried"
     ) -> None:
-        """Record the end of an attempt. If the invocation is pending and due again, claims of this batch can get it."""
+        """Record the end of an attempt. If the invocation is due again, later claims in this batch can get it."""
         self._transition(
             ref, after, pending_event_type if after.status is State.PENDING else f"invocation.{after.status}", command
         )
         if after.status is State.PENDING and after.available_at <= self._now:
-            self._queue(ref)
+            self._add_due(ref)
 
     def _transition(
         self, ref: Ref, after: Invocation, event_type: str, command: InvocationCommand, reason: str | None = None
     ) -> None:
-        before = self._rows[ref].status
+        from_state = self._rows[ref].status
         self._update(ref, after)
-        self._emit(event_type, before, after, command, reason)
+        self._emit(event_type, from_state, after, command, reason)
 
     def _update(self, ref: Ref, after: Invocation) -> None:
         if ref not in self.created_refs:
@@ -465,7 +465,7 @@ def _is_allowed(caller: Caller | None, application_id: str, action: str) -> bool
 
 
 def _holder_name(caller: Caller | None) -> str:
-    """The name of an attempt's holder, from the caller's credential. Spaces are escaped, so that it is unambiguous."""
+    """The name of an attempt's holder, from the caller's credential. Spaces are escaped to keep it unambiguous."""
     if caller is None:
         return PUSH
     names = (caller.client_id, caller.subject, caller.session_id)
@@ -473,7 +473,7 @@ def _holder_name(caller: Caller | None) -> str:
 
 
 def _is_repeated_report(row: Invocation, command: Complete) -> bool:
-    """Whether the report repeats the stored outcome. A worker that did not get the first response sends it again."""
+    """Whether the report repeats the stored outcome. A worker that did not get a response reports again."""
     if command.attempt_token is None or command.attempt_token != row.attempt_token:
         return False
     is_retryable_failure = command.status == "failed" and command.retryable

@@ -38,7 +38,7 @@ def service_ownership_required(application_id: str) -> Forbidden:
 def service_is_pushed(service_id: str) -> Conflict:
     return Conflict(
         "service_is_pushed",
-        f"Service {service_id!r} has delivery push: the server posts its invocations, and they cannot be claimed.",
+        f"Service {service_id!r} uses push delivery: the server sends its invocations, and they cannot be claimed.",
     )
 
 
@@ -64,8 +64,8 @@ def token_required() -> Conflict:
 def stale_attempt(row: Invocation) -> Conflict:
     return Conflict(
         "stale_attempt",
-        f"This attempt has ended: the invocation is {row.status}, attempts: {row.attempts}. The report was ignored; "
-        "discard the work.",
+        f"This attempt has ended. The invocation is now {row.status}; attempts so far: {row.attempts}. The report was "
+        "ignored; discard the work.",
     )
 
 

@@ -8,8 +8,8 @@
 | a blocked address, no connection      | a failed attempt, retried; the error code says which    |
 | the deadline passed                   | an overdue attempt (`states.is_overdue`)                |
 
-A result must be complete. A 2xx response above the size limit is therefore a failed attempt and retried. A 4xx response
-is not retried, whatever its size.
+A result must be complete. A 2xx response above the size limit therefore counts as a failed attempt and is retried. A
+4xx response is not retried, whatever its size.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ CODES = (SUCCEEDED, REJECTED, FAILED, REDIRECTED, REFUSED, UNREACHABLE, TOO_LARG
 def secret_numbers(newest: int) -> Sequence[int]:
     """The numbers of the secrets to sign with: the newest and the one before it.
 
-    By the older one, the endpoint can verify pushes until the new secret is deployed there.
+    With the older secret, the endpoint can verify pushes until the new one is deployed there.
     """
     return (newest, newest - 1) if newest > 1 else (newest,)
 
 
 def build_request(row: Invocation, secrets: Sequence[str]) -> tuple[list[tuple[str, str]], bytes]:
-    """The headers and the body of the push of a running attempt. They depend only on the row and the secrets."""
+    """Build the headers and the body that push a running attempt. They depend only on the row and the secrets."""
     body = msgspec.json.encode(
         PushPayload(
             id=row.id,
@@ -105,7 +105,7 @@ def failed_outcome(code: str, detail: str) -> PushOutcome:
 
 
 def body_to_json(content_type: str | None, body: bytes) -> str:
-    """A body as JSON text: valid JSON with the same value, other content as a JSON string, an empty body as null."""
+    """Convert a body to JSON. A JSON value is kept, other content becomes a string, and an empty body becomes null."""
     if not body:
         return "null"
     return (_normalize_json(body) if _may_be_json(content_type) else None) or _json_text(body.decode(errors="replace"))
@@ -128,7 +128,7 @@ def _excerpt(content_type: str | None, body: bytes) -> str:
 
 
 def _may_be_json(content_type: str | None) -> bool:
-    """A body without a content type may be JSON; one with another content type is not."""
+    """Whether the content type is JSON or missing."""
     if content_type is None:
         return True
     media_type = content_type.partition(";")[0].strip().lower()

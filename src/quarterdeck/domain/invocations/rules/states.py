@@ -117,7 +117,7 @@ def extend_lease(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
 def renew_lease(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
     """Renew the lease for a repeated claim.
 
-    The new lease always differs from the old one, so that a late release of the first response has no effect.
+    The new expiry always differs from the old one, so that a late release of the first response has no effect.
     """
     lease_expires_at = max((row.lease_expires_at or 0) + 1, now + lease_ms)
     return _replace(row, lease_expires_at=lease_expires_at, updated_at=now)
@@ -128,7 +128,7 @@ def park(row: Invocation) -> Invocation:
 
 
 def release(row: Invocation, now: Millis) -> Invocation:
-    """Undo the start of the attempt: it does not count."""
+    """Undo the start of the attempt, so that it does not count."""
     return _set_pending(_replace(row, attempts=row.attempts - 1, attempt_token=None), now, now)
 
 
@@ -189,7 +189,7 @@ def _set_pending(row: Invocation, available_at: Millis, now: Millis) -> Invocati
 
 
 def is_overdue(row: Invocation, now: Millis) -> bool:
-    """Whether the deadline or the lease of its attempt has passed."""
+    """Whether the deadline of its attempt has passed or the lease has expired."""
     return row.status is State.RUNNING and (
         (row.deadline_at is not None and row.deadline_at <= now)
         or (row.lease_expires_at is not None and row.lease_expires_at <= now)

@@ -2,14 +2,14 @@
 
 A write takes a batch of commands, loads their rows under the zones' locks, decides with `rules` and writes the result.
 
-| module     | holds                                                                                 |
+| module     | what it does                                                                          |
 |------------|---------------------------------------------------------------------------------------|
-| load       | the first read of `show`, `unregister`, updates and heartbeats                        |
-| register   | register services                                                                     |
-| update     | update services and record their heartbeats                                           |
-| unregister | unregister, and the listener for ended sessions and zones                             |
+| load       | loads the batch for `show`, `unregister`, updates and heartbeats                      |
+| register   | registers services                                                                    |
+| update     | updates services and records their heartbeats                                         |
+| unregister | unregisters services, by request and when a session or zone ends                      |
 | retention  | deletes services that were unregistered long ago                                      |
-| reads      | show, list, and the statement and decoder with which other components load services   |
+| reads      | shows and lists services; the statement and decoder for other components              |
 | persist    | writes the rows and events that were decided                                          |
 """
 

@@ -34,12 +34,12 @@ class ServiceRequest(Protocol):
 class LoadedServices:
     input: ServiceBatchInput
     lock_failures: Mapping[str, Problem | Busy] = field(default_factory=dict)
-    """For each zone that was not locked: why not."""
+    """For each zone that could not be locked, the reason."""
     services_by_session: Mapping[Ref, Sequence[Ref]] = field(default_factory=dict)
-    """For each session of a request that names no service: its services."""
+    """For each session whose request names no service, all services of the session."""
 
     def precondition_problem(self, request: ServiceRequest) -> Problem | Busy | None:
-        """Why the request cannot be decided, or None: its zone is not locked, or its bearer has ended."""
+        """Return a problem if the zone of the request is not locked or its bearer has ended."""
         caller_problem = session_rules.bearer_problem(request.bearer, self.input.sessions, self.input.now)
         return sessions.lock_problem(request, self.lock_failures) or caller_problem
 

@@ -85,8 +85,8 @@ class Registrar:
 
 
 async def _persist(tx: Transaction, decider: RegistrationDecider) -> None:
-    if decider.stale_registrations:
-        tx.write(Q.registrations_delete_of_services(batch=[*sorted(decider.stale_registrations)]))
+    if decider.services_with_stale_registrations:
+        tx.write(Q.registrations_delete_of_services(batch=[*sorted(decider.services_with_stale_registrations)]))
     await persist.write_services(tx, decider.changes)
     if decider.new_registrations:
         tx.write(Q.registrations_insert(batch=[*decider.new_registrations]))

@@ -91,8 +91,8 @@ async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister])
 async def on_session_or_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     """A transaction listener, called in the transaction that emits the events.
 
-    Deletes the registrations of ended sessions, and unregisters services that have no other. When a zone ends, the
-    registrations that its applications made themselves are deleted too.
+    Deletes the registrations of ended sessions, and unregisters services that have no other registration. When a zone
+    ends, the registrations that its applications made themselves are deleted too.
     """
     causes: dict[Ref, Cause] = {}
     for event in events:
@@ -104,7 +104,7 @@ async def on_session_or_zone_ended(tx: Transaction, events: Sequence[NewEvent]) 
     for piece in chunks(sorted(causes)):
         rows += (await tx.read(Q.registrations_delete_of_sessions(batch=piece)))[0]
     removed_sessions = _sessions_by_service(rows)
-    # If several registrations of a service were deleted, the event names the cause of the first.
+    # If several registrations of a service were deleted, the event names the cause for the lowest session id.
     service_causes = {ref: causes[ref[0], min(session_ids)] for ref, session_ids in removed_sessions.items()}
     await _apply_removals(tx, removed_sessions, service_causes)
 
@@ -121,18 +121,18 @@ async def _apply_removals(
 ) -> None:
     """Unregister the services that have no registration left, and update the others.
 
-    `removed_sessions` has for each service the sessions whose registrations were deleted.
+    `removed_sessions` maps each service to the sessions whose registrations were deleted.
     """
     for piece in chunks(sorted(removed_sessions)):
         [rows] = await tx.read(Q.services_registration_state(batch=piece))
         services = decode_services(row[:-1] for row in rows)
         changes = BatchChanges(services)
         for service, row in zip(services, rows, strict=True):
-            successor = None if row[-1] is None else str(row[-1])
+            successor_id = None if row[-1] is None else str(row[-1])
             cause = causes[service.ref]
-            # `services_registration_state` returns here whether any registration is left, live or not.
+            # In rows of `services_registration_state`, this field is 1 if any registration is left, live or not.
             has_registration = bool(service.is_live)
-            removal = RegistrationRemoval(service, removed_sessions[service.ref], has_registration, successor)
+            removal = RegistrationRemoval(service, removed_sessions[service.ref], has_registration, successor_id)
             if pending := rules.apply_removal(removal, cause.reason, tx.now):
                 changes.put(pending.service)
                 tx.emit(persist.to_new_event(pending, cause.actor, cause.trace))

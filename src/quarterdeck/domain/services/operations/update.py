@@ -72,11 +72,11 @@ def _target_services(loaded: LoadedServices, command: Heartbeat) -> list[Service
         service = rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         return service if isinstance(service, Problem) else [service]
     assert command.session_id is not None  # a heartbeat without a service has a session in its path
-    found = [
+    outcomes = [
         rules.resolve_service(loaded.input, ref, command.session_id)
         for ref in loaded.services_by_session.get((command.zone_id, command.session_id), ())
     ]
-    services = [service for service in found if isinstance(service, Service)]
+    services = [service for service in outcomes if isinstance(service, Service)]
     return services or rules.no_services_problem(loaded.input, command.zone_id, command.session_id)
 
 
@@ -90,7 +90,7 @@ def _apply_heartbeat(tx: Transaction, changes: BatchChanges, command: Heartbeat,
 
 
 async def _persist(tx: Transaction, changes: BatchChanges) -> None:
-    """Write the services. For heartbeats that did not change `updated_at`, a cheaper statement writes two columns."""
+    """Write the services. If a heartbeat did not change `updated_at`, a cheaper statement writes only two columns."""
     heartbeat_only: SqlRows = []
     others = BatchChanges()
     for before, after in changes.updates():

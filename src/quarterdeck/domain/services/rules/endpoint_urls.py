@@ -24,7 +24,7 @@ _USERINFO = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*@")
 
 
 def endpoint_problem(url: str) -> Invalid | None:
-    """Why a URL cannot be registered, or None."""
+    """Return an error if the URL cannot be registered."""
     if len(url) > URL_MAX:
         return _invalid(f"The URL is longer than {URL_MAX} characters")
     if "#" in url:
@@ -44,7 +44,7 @@ def endpoint_problem(url: str) -> Invalid | None:
 
 
 def push_problem(url: str, *, private_allowed: bool) -> Invalid | None:
-    """Why the server may not push to this URL, or None. Checks only the URL itself and resolves no name."""
+    """Return an error if the server may not push to this URL. Checks only the URL itself and resolves no host name."""
     match = _URL.fullmatch(url)
     reason = ssrf.blocked_host_reason(match["host"]) if match else ssrf.MALFORMED_HOST
     if reason is None or (private_allowed and reason != ssrf.MALFORMED_HOST):

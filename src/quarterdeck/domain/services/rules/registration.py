@@ -1,8 +1,8 @@
 """Decides registrations. The result is a new, an existing or a reactivated service.
 
-Application and endpoint identify a service. A repeated registration adds its registrant, replaces the fields that it
-gives, and leaves the other fields unchanged. A service that was unregistered is reactivated under its old id, with the
-defaults of a new service.
+Application and endpoint identify a service. A repeated registration adds its registrant, replaces the fields in the
+request, and leaves the other fields unchanged. A service that was unregistered is reactivated under its old id, with
+the defaults of a new service.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class RegistrationBatchInput:
 
     now: Millis
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """Per locked zone: why nothing may be registered in it, or None."""
+    """For each locked zone, the problem if the zone has ended, or None."""
     sessions: Mapping[Ref, Session] = field(default_factory=dict)
     services: Collection[Service] = ()
-    with_live_agent: Collection[Ref] = ()
+    services_with_live_agent: Collection[Ref] = ()
     """Services whose `agent_id` is a live session."""
     registrations: Collection[Registration] = ()
     """Those of the requested registrations that already exist."""
@@ -58,16 +58,16 @@ class RegistrationDecider:
         self._loaded = loaded
         self._private_allowed = private_allowed
         self._refs: dict[EndpointKey, Ref] = {_endpoint_key(service): service.ref for service in loaded.services}
-        self._with_live_agent = set(loaded.with_live_agent)
+        self._services_with_live_agent = set(loaded.services_with_live_agent)
         self._registrations = set(loaded.registrations)
         self.changes = BatchChanges(loaded.services)
         self.new_registrations: list[Registration] = []
-        self.stale_registrations: list[Ref] = []
+        self.services_with_stale_registrations: list[Ref] = []
         """Reactivated services that still have registrations of ended sessions, which must be deleted first."""
         self.events: list[tuple[Register, PendingEvent]] = []
 
     def resolve_application(self, command: Register) -> str | Problem:
-        """Return the id of the application that will own the service, or why the caller may not register it."""
+        """Return the id of the application that will own the service, or a problem if the command is refused."""
         if problem := self._loaded.zone_problems[command.zone_id] or session_rules.suspended_caller_problem(
             command.caller, self._loaded.sessions
         ):
@@ -132,23 +132,23 @@ class RegistrationDecider:
     def _end_previous(self, command: Register, previous: Service) -> None:
         """End the previous registration period of a service that is about to be reactivated.
 
-        All its registrants have ended, but perhaps no sweep has handled that yet. The unregister event comes before the
+        All its registrants have ended, but a sweep may not have unregistered it. The unregister event comes before the
         register event, so that invocations of the old period do not reach the new one.
         """
         if previous.unregistered_at is None:
             unregistered = msgspec.structs.replace(previous, unregistered_at=self._loaded.now, is_live=0)
             self.events.append((command, PendingEvent("unregister", unregistered, previous, reason=SESSION_ENDED)))
-            self.stale_registrations.append(previous.ref)
+            self.services_with_stale_registrations.append(previous.ref)
             self._registrations -= {
                 registration for registration in self._registrations if registration[:2] == previous.ref
             }
-        self._with_live_agent.discard(previous.ref)
+        self._services_with_live_agent.discard(previous.ref)
 
     def _with_agent(self, command: Register, service: Service) -> Service:
         """Set `agent_id` to the session of the command, unless `agent_id` already is a live session."""
-        if command.session_id is None or (service.agent_id and service.ref in self._with_live_agent):
+        if command.session_id is None or (service.agent_id and service.ref in self._services_with_live_agent):
             return service
-        self._with_live_agent.add(service.ref)
+        self._services_with_live_agent.add(service.ref)
         return msgspec.structs.replace(service, agent_id=command.session_id)
 
     def _add_registration(self, command: Register, before: Service | None, after: Service) -> Service:

@@ -19,7 +19,7 @@ from quarterdeck.domain.sessions.model import Session
 Registration = tuple[str, str, str]
 """(zone id, service id, session id)"""
 SPAWN_FOR = "spawn_for"
-"""The action for changes of services. A caller that may spawn an application's sessions may change its services."""
+"""The action for changes to services. A caller that may spawn an application's sessions may change its services."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def is_registered(service: Service) -> bool:
 
 
 def resolve_service(loaded: ServiceBatchInput, ref: Ref, session_id: str | None) -> Service | Problem:
-    """Return the service that a path names, or why it is not found.
+    """Return the service that a path names, or the error if it is not found.
 
     A path with a session reaches only services that this session has registered, and only while it is live.
     """
@@ -61,7 +61,7 @@ def no_services_problem(loaded: ServiceBatchInput, zone_id: str, session_id: str
 
 
 def ownership_problem(caller: Caller, service: Service) -> Problem | None:
-    """Why a caller may not change a service, or None."""
+    """Return a problem if the caller may not change the service."""
     is_owner = caller.can_act_for(service.application_id, SPAWN_FOR)
     return None if is_owner else session_rules.ownership_required(service.application_id)
 

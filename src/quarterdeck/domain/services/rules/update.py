@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def update_from_body(body: ServiceDescription | ServiceHeartbeatBody) -> ServiceUpdate:
-    """Convert a body to stored values. A field with two names may have either."""
+    """Convert a body to the values to store. A field that has two names may use either name."""
     if isinstance(body, ServiceHeartbeatBody):
         return ServiceUpdate(
             health=_merge_alias("status", body.status, body.health),

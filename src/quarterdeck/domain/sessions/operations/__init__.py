@@ -6,7 +6,7 @@
 | spawn          | spawn                                                                                  |
 | terminate      | terminate, stop a zone, run a cascade to its end                                       |
 | suspend        | suspend and resume                                                                     |
-| reads          | show, list, subtree, receipt, and the reads of sweeps                                  |
+| reads          | show, list, subtree, receipt, and the searches for sweeps                              |
 | explain        | explain a session or a spawn                                                           |
 | repair_counts  | repair wrong counts                                                                    |
 | retention      | delete old rows                                                                        |

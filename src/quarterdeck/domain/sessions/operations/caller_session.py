@@ -46,7 +46,7 @@ def _bearer_refs_of(bearer: Bearer) -> set[Ref]:
 
 
 def load_statement(refs: Sequence[Ref]) -> BoundStatement:
-    """The statement that loads sessions, for the first round trip of a higher component."""
+    """The statement that loads sessions, for components that include it in their first round trip."""
     return Q.sessions_get(batch=[*refs])
 
 
@@ -55,10 +55,10 @@ def decode_sessions(rows: Sequence[Row]) -> dict[Ref, Session]:
 
 
 def lock_problem(command: BearerCommand, lock_failures: Mapping[str, Problem | Busy]) -> Problem | Busy | None:
-    """Why a command cannot be decided in this transaction, or None.
+    """The lock failure because of which a command cannot be decided in this transaction, or None.
 
-    Its zone was not locked, or the zone of its caller's session was busy, so that the session could end before the
-    commit. If the caller's zone does not exist, neither does its session: `bearer_problem` refuses that.
+    Either its own zone was not locked, or the zone of its caller's session was busy and the session could end before
+    the commit. If the caller's zone does not exist, neither does the session, and `bearer_problem` refuses the command.
     """
     bearer_zone_id = command.bearer.zone_id if command.bearer is not None else command.zone_id
     return lock_failures.get(command.zone_id) or (BUSY if lock_failures.get(bearer_zone_id) is BUSY else None)

@@ -1,4 +1,4 @@
-"""Reads of sessions: one, a page, a subtree, a receipt, and the searches of sweeps."""
+"""Reads of sessions: one, a page, a subtree, a receipt, and the searches for sweeps."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ async def list_subtree(tx: Transaction, ref: SessionRef) -> list[Session]:
 
 
 async def build_receipt(tx: Transaction, result: TerminateResult, duration_ms: int) -> Receipt:
-    """Build the receipt of a termination from the rows after it, not from its plan."""
+    """Build the receipt from the rows after the termination, not from what the termination intended."""
     if result.session_id is None:
-        # For a zone, only sessions that were live are counted: there may be millions of sessions that ended before.
+        # For a zone, only sessions that were live are counted: there may be millions that ended earlier.
         [node_rows] = await tx.read(Q.session_nodes_of_zones(batch=[(result.zone_id,)]))
         nodes = decode(node_rows, TreeNode)
         ended_count = result.stopped
@@ -103,23 +103,23 @@ async def build_receipt(tx: Transaction, result: TerminateResult, duration_ms: i
     )
 
 
-# -- reads of sweeps, across zones --------------------------------------------------------------------------------
+# -- searches for sweeps, across zones ----------------------------------------------------------------------------
 
 
 async def find_expired(tx: Transaction, limit: int) -> list[Ref]:
     """The topmost expired session of each branch."""
-    return _refs(*await tx.read(Q.sessions_expired(limit=limit)))
+    return _decode_refs(*await tx.read(Q.sessions_expired(limit=limit)))
 
 
 async def find_orphaned(tx: Transaction, limit: int) -> list[Ref]:
     """Live sessions whose parent is terminated or missing."""
-    return _refs(*await tx.read(Q.sessions_orphaned(limit=limit)))
+    return _decode_refs(*await tx.read(Q.sessions_orphaned(limit=limit)))
 
 
 async def find_unfinished_cascades(tx: Transaction, limit: int) -> list[Ref]:
     """Unfinished cascades as (zone, cascade)."""
-    return _refs(*await tx.read(Q.cascades_unfinished(limit=limit)))
+    return _decode_refs(*await tx.read(Q.cascades_unfinished(limit=limit)))
 
 
-def _refs(rows: Sequence[Row]) -> list[Ref]:
+def _decode_refs(rows: Sequence[Row]) -> list[Ref]:
     return [(str(zone_id), str(row_id)) for zone_id, row_id in rows]

@@ -1,8 +1,8 @@
-"""Repairs counts from the rows that they count.
+"""Recomputes wrong counts from the sessions.
 
-Counts change in the same transaction as their rows, so only manual changes or a partial restore of the database make
-them wrong. The first comparison takes no lock. A zone with a difference is compared again under its lock, which rules
-out a difference caused by a running transaction.
+Counts change in the same transaction as the sessions, so they are wrong only if someone edited the database by hand or
+restored only a part of it. The first comparison takes no lock. A zone with a difference is compared again under its
+lock, which rules out a difference caused by a running transaction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
-NAMED_MAX = 20
+EVENT_COUNTS_MAX = 20
 """Maximum repaired counts that the event lists."""
 
 
@@ -44,7 +44,7 @@ async def _repair(tx: Transaction, zone_id: str) -> int:
     if not rows:
         return 0
     tx.write(Q.counts_repair(batch=[(zone_id, scope, key, n) for scope, key, n in rows]))
-    names = [f"{scope} {key}".strip() for scope, key, _ in rows[:NAMED_MAX]]
+    names = [f"{scope} {key}".strip() for scope, key, _ in rows[:EVENT_COUNTS_MAX]]
     data = msgspec.json.encode({"mended": len(rows), "counts": names}).decode()
     tx.emit(NewEvent("zone.recount", zone_id, zone_id, "sweep", data=data))
     return len(rows)

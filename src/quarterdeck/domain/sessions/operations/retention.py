@@ -1,7 +1,7 @@
 """Retention: deletes sessions that ended long ago, children before their parents, in small batches.
 
-No live tree is affected: the TTL of a session is at most one day, and the retention time is longer. Events have their
-own retention (`engine.event_retention`).
+No live tree is affected: the TTL of a session is at most one day, and the retention period is longer. Events have
+their own retention (`engine.event_retention`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from quarterdeck.engine.transaction import Transaction
 
 
 async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Delete up to `limit` sessions, and up to `limit` cascades, that ended before the retention time."""
-    # An empty read sets `tx.now`, so that the database's clock decides what is old.
+    """Delete up to `limit` sessions, and up to `limit` cascades, that ended more than `retention_ms` ago."""
+    # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
     await tx.read()
     before = tx.now - retention_ms
     deleted, _ = await tx.read(

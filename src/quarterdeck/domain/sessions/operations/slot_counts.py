@@ -1,4 +1,4 @@
-"""Used slots of zones: the live child sessions. The Redis mirror of slots reads them."""
+"""Counts the used slots of zones, that is, their live child sessions, for the Redis mirror of slots."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Spawner:
     async def _load(
         self, tx: Transaction, commands: Sequence[Spawn], zones_statement: BoundStatement
     ) -> SpawnBatchInput:
-        """Load everything in one round trip. The locks come first."""
+        """Load everything in one round trip, starting with `zones_statement`, which may lock the zones."""
         keys = list(
             {
                 Key(command.zone_id, command.application_id, SPAWN, command.key)
@@ -72,15 +72,17 @@ class Spawner:
         ]
         results = iter(await tx.read(*(statement for statement in statements if statement)))
         zone_rows, count_rows, tree_count_rows, session_rows, key_rows, replayed_rows = (
-            next(results) if s else [] for s in statements
+            next(results) if statement else [] for statement in statements
         )
         return SpawnBatchInput(
             now=tx.now,
             zones={
-                z.id: zone_rules.admission_of_zone(z, self._default_limits)
-                for z in zones.decode_zones(zone_rows).values()
+                zone.id: zone_rules.zone_admission_state(zone, self._default_limits)
+                for zone in zones.decode_zones(zone_rows).values()
             },
-            sessions={(s.zone_id, s.id): s for s in decode([*session_rows, *replayed_rows], Session)},
+            sessions={
+                (session.zone_id, session.id): session for session in decode([*session_rows, *replayed_rows], Session)
+            },
             keys=idempotency.decode_records(key_rows),
             counts=_decode_counts([*count_rows, *tree_count_rows]),
         )
@@ -112,15 +114,15 @@ def _decode_counts(rows: Sequence[Row]) -> dict[CountKey, Count]:
 
 async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchInput) -> list[Spawned | Problem]:
     decisions = rules.admit(commands, loaded)
-    full_zones = {
+    full_zone_ids = {
         command.zone_id
         for command, decision in zip(commands, decisions, strict=True)
         if isinstance(decision, LimitReached)
     }
-    if not full_zones:
+    if not full_zone_ids:
         return decisions
     # A bound refused a spawn. Only now read the expired sessions that no sweep has terminated yet, and decide again.
-    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(full_zones)]
+    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(full_zone_ids)]
     [rows] = await tx.read(Q.sessions_expired_unswept(batch=batch, now=loaded.now))
     if not rows:
         return decisions

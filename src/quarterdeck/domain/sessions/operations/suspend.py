@@ -1,4 +1,4 @@
-"""Suspend and resume: sets and clears flags, and updates the states that follow from them."""
+"""Sets and clears suspend flags, and updates the states that follow from them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _BatchChanges:
         for piece in chunks(batch):
             [rows] = await tx.read(Q.sessions_set_suspended(batch=piece, now=tx.now))
             if len(rows) != len(piece):
-                raise RuntimeError("sessions changed under the zone's lock")
+                raise RuntimeError("sessions were changed by another transaction despite the zone's lock")
 
 
 def _suspension_event(command: Suspend, change: SuspensionChange) -> NewEvent:

@@ -1,8 +1,8 @@
-"""Terminate: in one transaction if it fits, otherwise mark all sessions in one and terminate them in chunks.
+"""Terminates sessions in one transaction if they fit, otherwise marks them in one and terminates them in chunks.
 
 The request that starts a cascade, requests that join it, and the sweep all submit `FinishCascade` until the cascade is
-finished. Each chunk runs under the zone's lock, oldest cascade first, so all submitters share the work, and a
-cascade finishes even if one of them is killed.
+finished. Each chunk runs under the zone's lock, oldest cascade first. All submitters share the work, so a cascade
+finishes even if one of them is killed.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ class Terminator:
     ) -> list[TerminateResult | Problem | Busy]:
         """Terminate sessions with their subtrees. Terminating a terminated session succeeds and changes nothing."""
         targets = {(command.zone_id, command.session_id) for command in commands}
-        additional = {(command.zone_id, session_id) for command in commands for session_id in command.also_terminate}
+        additional_targets = {
+            (command.zone_id, session_id) for command in commands for session_id in command.also_terminate
+        }
         locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
             zones.lock_statement(tx, zones_of(commands)),
-            Q.session_nodes_of_subtrees(batch=[*sorted(targets | additional)]),
+            Q.session_nodes_of_subtrees(batch=[*sorted(targets | additional_targets)]),
             Q.sessions_get(batch=sorted(bearer_refs(commands) | targets)),
             Q.cascades_open(batch=_zone_batch(commands)),
         )
@@ -151,17 +153,17 @@ async def _persist(tx: Transaction, decider: TerminateDecider) -> None:
     for cascade, group in decider.marked:
         await _mark_cascade(tx, cascade, group)
     batch: SqlRows = [(*_node_ref(end.node), end.node.status, end.reason, end.ended_at) for end in decider.terminated]
-    in_use: set[Sid] = set()
+    sids_in_use: set[Sid] = set()
     if batch:
         statement = Q.sessions_end(batch=batch, now=tx.now)
-        in_use = await _update_sessions(tx, statement, [end.node for end in decider.terminated])
+        sids_in_use = await _update_sessions(tx, statement, [end.node for end in decider.terminated])
     nodes = [end.node for end in ends]
     for piece in chunks([(*key, n) for key, n in sorted(rules.count_sessions(nodes).items())]):
         tx.write(Q.counts_decrement(batch=piece))
     for piece in chunks(sorted({key for node in nodes for key in rules.obsolete_count_keys(node)})):
         tx.write(Q.counts_delete(batch=piece))
     for end in decider.terminated:
-        tx.emit(_terminated_event(end.node, end.reason, end.command, in_use))
+        tx.emit(_terminated_event(end.node, end.reason, end.command, sids_in_use))
 
 
 async def _update_sessions(tx: Transaction, statement: BoundStatement, nodes: Sequence[TreeNode]) -> set[Sid]:
@@ -173,7 +175,7 @@ async def _update_sessions(tx: Transaction, statement: BoundStatement, nodes: Se
     sids: SqlRows = [*sorted({(node.zone_id, node.session_sid) for node in nodes})]
     updated, sid_rows = await tx.read(statement, Q.sids_in_use(batch=sids, now=tx.now))
     if len(updated) != len(nodes):
-        raise RuntimeError("sessions changed under the zone's lock")
+        raise RuntimeError("sessions were changed by another transaction despite the zone's lock")
     return {(str(zone_id), str(sid)) for zone_id, sid, used in sid_rows if used is not None}
 
 
@@ -184,11 +186,11 @@ async def _mark_cascade(tx: Transaction, cascade: Cascade, ends: Sequence[Sessio
     for piece in chunks(batch):
         [updated] = await tx.read(Q.sessions_mark_cascade(batch=piece, cascade_id=cascade.id, now=tx.now))
         if len(updated) != len(piece):
-            raise RuntimeError("sessions changed under the zone's lock")
+            raise RuntimeError("sessions were changed by another transaction despite the zone's lock")
     columns = msgspec.structs.asdict(cascade)
     del columns["settled"], columns["finished_at"]
     tx.write(Q.cascade_insert(**columns))
-    # The mark itself is an event: its time is when all these sessions began to read as terminated.
+    # The mark itself is an event. From its time on, all these sessions read as terminated.
     data = {"cascade_id": cascade.id, "stamped": cascade.stamped, "reason": cascade.reason}
     subject = cascade.target_id or cascade.zone_id
     event_data = msgspec.json.encode(data).decode()
@@ -201,12 +203,14 @@ async def _finish_chunk(tx: Transaction, cascade: Cascade, limit: int) -> bool:
     nodes = decode([row[:-1] for row in rows], TreeNode)
     batch: SqlRows = [(*_node_ref(node), node.status) for node in nodes]
     finished = len(nodes) < limit
-    in_use = await _update_sessions(tx, Q.sessions_finish_cascade(batch=batch, now=tx.now), nodes) if batch else set()
+    sids_in_use = (
+        await _update_sessions(tx, Q.sessions_finish_cascade(batch=batch, now=tx.now), nodes) if batch else set()
+    )
     tx.write(
         Q.cascade_progress(zone_id=cascade.zone_id, id=cascade.id, count=len(nodes), finished=int(finished), now=tx.now)
     )
     for row, node in zip(rows, nodes, strict=True):
-        tx.emit(_terminated_event(node, str(row[-1]), cascade, in_use))
+        tx.emit(_terminated_event(node, str(row[-1]), cascade, sids_in_use))
     return finished
 
 
@@ -215,7 +219,7 @@ def _node_ref(node: TreeNode) -> Ref:
 
 
 def _terminated_event(
-    node: TreeNode, reason: str, origin: TerminateCommand | Cascade, in_use: Collection[Sid]
+    node: TreeNode, reason: str, origin: TerminateCommand | Cascade, sids_in_use: Collection[Sid]
 ) -> NewEvent:
     cause = origin.target_id if isinstance(origin, Cascade) else origin.session_id
     fields = {
@@ -223,8 +227,8 @@ def _terminated_event(
         "cause": cause or node.zone_id,
         "session_sid": node.session_sid,
         "root_id": node.root_id,
-        # A reader that revokes the credentials of the sid must not do so while a live session uses it.
-        "sid_in_use": (node.zone_id, node.session_sid) in in_use,
+        # A reader of events must not revoke the sid's credentials while a live session still uses the sid.
+        "sid_in_use": (node.zone_id, node.session_sid) in sids_in_use,
     }
     data = msgspec.json.encode(fields).decode()
     return NewEvent(

@@ -1,7 +1,7 @@
-"""Decides which spawns are admitted. `admit` is the specification of the quota table.
+"""Decides which spawns the quotas admit. `BOUNDS` is the quota table.
 
-`SpawnBatchInput` holds all of its input: the limits of the zones, the parents, the idempotency keys and their sessions,
-the counts and the time. `admit` decides the commands in order of arrival and counts the sessions it has admitted.
+`admit` decides the commands in order of arrival and counts the sessions that it has admitted. `SpawnBatchInput` holds
+all its input: the limits of the zones, the parents, the idempotency keys and their sessions, the counts and the time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from quarterdeck.domain.sessions.rules.states import SESSION_STATES, bearer_prob
 from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmissionState
 
 SPAWN = "spawn"
-"""The operation in the scope of an idempotency key."""
+"""The name of the operation in the scope of an idempotency key."""
 RETRY_SECONDS = 5
-"""The `retry_after` of a bound that other sessions can free."""
+"""The value of `retry_after` if the end of another session frees the bound."""
 
 
 # -- counts ------------------------------------------------------------------------------------------------------
 
 CountKey = tuple[str, str, str]
-"""(zone, scope, key): what one row of `admission_counts` counts."""
+"""(zone, scope, key): the primary key of `admission_counts`."""
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -42,17 +42,17 @@ Counts = Mapping[CountKey, Count]
 
 
 class ExpiredGroup(msgspec.Struct, frozen=True, array_like=True):
-    """The number of expired sessions with the same application, parent and tree that no sweep has terminated yet."""
+    """Expired sessions with the same application, parent and tree that no sweep has terminated yet."""
 
     zone_id: str
     application_id: str
     parent_id: str | None
     root_id: str
-    number: int
+    session_count: int
 
 
 class CountedSession(Protocol):
-    """The columns that decide where a session is counted."""
+    """The columns that decide which counts include a session."""
 
     @property
     def zone_id(self) -> str: ...
@@ -65,7 +65,7 @@ class CountedSession(Protocol):
 
 
 def count_keys(session: CountedSession) -> Iterator[CountKey]:
-    """The rows of `admission_counts` that count a session."""
+    """The rows of `admission_counts` that include a session."""
     zone = session.zone_id
     yield (zone, "zone", "")
     yield (zone, "application", session.application_id)
@@ -76,7 +76,7 @@ def count_keys(session: CountedSession) -> Iterator[CountKey]:
 
 
 def obsolete_count_keys(session: Session | TreeNode) -> Iterator[CountKey]:
-    """The rows of `admission_counts` that can count nothing after a session has ended."""
+    """The rows of `admission_counts` that are no longer needed after a session has ended."""
     yield (session.zone_id, "parent", session.id)
     if session.parent_id is None:
         yield (session.zone_id, "tree", session.id)
@@ -96,7 +96,7 @@ def subtract_expired(counts: Counts, expired: Sequence[ExpiredGroup]) -> dict[Co
     for group in expired:
         for key in count_keys(group):
             if count := corrected.get(key):
-                corrected[key] = Count(count.live - group.number, count.ever)
+                corrected[key] = Count(count.live - group.session_count, count.ever)
     return corrected
 
 
@@ -105,11 +105,14 @@ def subtract_expired(counts: Counts, expired: Sequence[ExpiredGroup]) -> dict[Co
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One row of the quota table: its name on the wire, its error code, what it counts and what frees it."""
+    """One row of the quota table: its name on the wire and its error code.
+
+    `unit` names what is counted, and `frees` what lowers the count. Both are phrases for messages.
+    """
 
     name: str
     code: str
-    counts: str
+    unit: str
     frees: str
     is_retryable: bool = True
 
@@ -150,12 +153,12 @@ BOUNDS = (
 
 @dataclass(frozen=True, slots=True)
 class SpawnBatchInput:
-    """What is loaded for a batch, under the zones' locks."""
+    """The input of a batch, loaded under the zones' locks, or without locks to explain a spawn."""
 
     now: Millis
     zones: Mapping[str, ZoneAdmissionState]
     sessions: Mapping[tuple[str, str], Session] = field(default_factory=dict)
-    """By (zone, id): parents, the sessions of callers' tokens, and the sessions that keys created."""
+    """By (zone, id): parents, the sessions of callers' tokens, and the sessions that idempotency keys created."""
     keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
 
@@ -164,13 +167,13 @@ class SpawnBatchInput:
 
 
 def admit(commands: Sequence[Spawn], loaded: SpawnBatchInput) -> list[Spawned | Problem]:
-    """Decide the commands in order. An admitted spawn counts for the commands after it, a refused one does not."""
+    """Decide the commands in order. Admitted spawns count against the limits of later commands; refused ones do not."""
     decider = SpawnDecider(loaded)
     return [decider.decide(command) for command in commands]
 
 
 def precondition_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
-    """Why the zone, the parent or a suspended caller refuses a spawn regardless of quotas, or None."""
+    """The problem with the zone, the parent or the caller that refuses a spawn regardless of quotas, or None."""
     zone = loaded.zones[command.zone_id]
     if zone.ended:
         return NotFound("zone_not_found", f"Zone {command.zone_id!r} has ended.", frees="nothing: use another zone")
@@ -201,11 +204,11 @@ def _parent_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
 
 
 class SpawnDecider:
-    """Decides the spawns of one batch: the loaded counts and keys, plus what the batch has added so far."""
+    """Decides the spawns of one batch from the loaded counts and keys and from what the batch has added so far."""
 
     def __init__(self, loaded: SpawnBatchInput) -> None:
         self._loaded = loaded
-        self._added: dict[CountKey, int] = {}
+        self._added_counts: dict[CountKey, int] = {}
         self._batch_keys: dict[Key, tuple[str, Session]] = {}
 
     def decide(self, command: Spawn) -> Spawned | Problem:
@@ -220,7 +223,7 @@ class SpawnDecider:
         return bearer_problem(command.bearer, self._loaded.sessions, self._loaded.now)
 
     def _replay(self, command: Spawn) -> Spawned | Problem | None:
-        """The result of a key whose session is live. Checked before all bounds."""
+        """Return the live session that the idempotency key created, or a conflict. Checked before all bounds."""
         if command.key is None:
             return None
         key = Key(command.zone_id, command.application_id, SPAWN, command.key)
@@ -259,12 +262,12 @@ class SpawnDecider:
             yield MAX_CHILDREN, self._live_count((zone, "parent", parent.id))
             yield MAX_DEPTH, parent.depth
         yield MAX_TREE_SIZE, self._live_count(tree)
-        yield MAX_TREE_SPAWNS, self._loaded.counts.get(tree, NO_COUNT).ever + self._added.get(tree, 0)
+        yield MAX_TREE_SPAWNS, self._loaded.counts.get(tree, NO_COUNT).ever + self._added_counts.get(tree, 0)
         if parent:
             yield MAX_CONCURRENT, self._live_count((zone, "concurrent", ""))
 
     def _live_count(self, key: CountKey) -> int:
-        return self._loaded.counts.get(key, NO_COUNT).live + self._added.get(key, 0)
+        return self._loaded.counts.get(key, NO_COUNT).live + self._added_counts.get(key, 0)
 
     def _admit(self, command: Spawn) -> Spawned:
         parent = self._loaded.parent_of(command)
@@ -272,7 +275,7 @@ class SpawnDecider:
             command, parent, limits_json(self._loaded.zones[command.zone_id].limits), self._loaded.now
         )
         for key in count_keys(session):
-            self._added[key] = self._added.get(key, 0) + 1
+            self._added_counts[key] = self._added_counts.get(key, 0) + 1
         if command.key is not None:
             self._batch_keys[Key(command.zone_id, command.application_id, SPAWN, command.key)] = (
                 command.digest,
@@ -319,7 +322,7 @@ def limit_exceeded(bound: Bound, limit: int, used: int) -> LimitReached:
     extra: dict[str, object] = {"retry_after": RETRY_SECONDS} if bound.is_retryable else {}
     return LimitReached(
         bound.code,
-        f"Quota {bound.name} reached: {used} of {limit} {bound.counts}.",
+        f"Quota {bound.name} reached: {used} of {limit} {bound.unit}.",
         bound=bound.name,
         limit=limit,
         used=used,

@@ -1,12 +1,13 @@
 """Decides what is terminated together, and in which order.
 
-A termination includes a session and its live descendants. If they fit into one transaction, they are terminated in it.
-Otherwise all of them are *marked* in one transaction: from that commit on they read as terminated, count against no
-quota and can start nothing. Chunks then terminate them in the order of the marks, children before parents, one event
-each.
+A termination includes a session and its live descendants. If they fit into one transaction, it terminates them all.
+Otherwise, all of them are *marked* in one transaction: from that commit on, they read as terminated, count against no
+quota and cannot start anything. Chunks then terminate them in the order of the marks, children before parents, with one
+event each.
 
-Cascades may overlap: one request terminates a branch, then another its tree. The first cascade terminates what it has
-marked, and the second waits for it, so that in the event log no parent ends before its children.
+Cascades may overlap: one request terminates a branch, then another request terminates its tree. The first cascade
+terminates the sessions that it has marked, and the second waits for it, so that in the event log no parent ends before
+its children.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TerminateCommand = Terminate | StopZone
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """A session that is terminated. `ended_at` of an expired session is in the past."""
+    """A session to terminate. If it had already expired, `ended_at` is the time of its expiry."""
 
     node: TreeNode
     command: TerminateCommand
@@ -36,12 +37,12 @@ class SessionEnd:
 
 @dataclass(frozen=True, slots=True)
 class TerminateBatchInput:
-    """What is loaded for a batch, under the zones' locks."""
+    """The input of a batch, loaded under the zones' locks."""
 
     now: Millis
     targets: Mapping[Ref, Session]
     nodes: Mapping[tuple[str, str | None], Sequence[TreeNode]]
-    """By (zone, named session): it and its live or marked descendants, parents first. None for the whole zone."""
+    """By (zone, target): the target and its live or marked descendants, parents first. The target None is the zone."""
     open_cascades: Mapping[Ref, Cascade] = field(default_factory=dict)
     """Unfinished cascades by (zone, cascade)."""
 
@@ -52,8 +53,8 @@ class TerminateDecider:
     def __init__(self, loaded: TerminateBatchInput, chunk_size: int) -> None:
         self._loaded = loaded
         self._chunk_size = chunk_size
-        self._taken: dict[Ref, str | None] = {}
-        """Sessions of earlier commands: the cascade that marked them, or None if this transaction terminates them."""
+        self._decided: dict[Ref, str | None] = {}
+        """Sessions that earlier commands terminate, each with the cascade that marks it, or None if none does."""
         self.terminated: list[SessionEnd] = []
         self.marked: list[tuple[Cascade, list[SessionEnd]]] = []
 
@@ -67,7 +68,7 @@ class TerminateDecider:
             if command.caller and target and not command.caller.can_act_for(target.application_id, "spawn_for"):
                 return ownership_required(target.application_id)
         to_terminate = [
-            node for node in post_order(nodes) if node.terminated_at is None and _node_ref(node) not in self._taken
+            node for node in post_order(nodes) if node.terminated_at is None and _node_ref(node) not in self._decided
         ]
         overlapping = self._overlapping_cascades(nodes)
         if not to_terminate:
@@ -75,7 +76,7 @@ class TerminateDecider:
         ends = [self._session_end(node, command) for node in to_terminate]
         if not overlapping and len(self.terminated) + len(to_terminate) <= self._chunk_size:
             self.terminated += ends
-            self._taken.update((_node_ref(node), None) for node in to_terminate)
+            self._decided.update((_node_ref(node), None) for node in to_terminate)
             return TerminateResult(command.zone_id, command.session_id, command.reason, len(to_terminate))
         self._mark(command, cascade_id, ends, overlapping)
         return TerminateResult(command.zone_id, command.session_id, command.reason, len(to_terminate), cascade_id)
@@ -91,14 +92,14 @@ class TerminateDecider:
         if not self._loaded.open_cascades and not self.marked:
             return []
         new_cascades = {(cascade.zone_id, cascade.id): cascade for cascade, _ in self.marked}
-        cascade_ids = {node.cascade_id or self._taken.get(_node_ref(node)) for node in nodes}
+        cascade_ids = {node.cascade_id or self._decided.get(_node_ref(node)) for node in nodes}
         overlapping = [
             cascade for ref, cascade in {**self._loaded.open_cascades, **new_cascades}.items() if ref[1] in cascade_ids
         ]
         return sorted(overlapping, key=lambda cascade: (cascade.started_at, cascade.id))
 
     def _join(self, command: TerminateCommand, overlapping: Sequence[Cascade]) -> TerminateResult:
-        """All sessions are terminated already, or marked by a cascade that this command joins."""
+        """The result if all sessions are already terminated or marked. The command joins the last of the cascades."""
         if not overlapping:
             return TerminateResult(command.zone_id, command.session_id, command.reason, 0)
         last = overlapping[-1]
@@ -127,7 +128,7 @@ class TerminateDecider:
             None,
         )
         self.marked.append((cascade, ends))
-        self._taken.update((_node_ref(end.node), cascade_id) for end in ends)
+        self._decided.update((_node_ref(end.node), cascade_id) for end in ends)
 
 
 def _node_ref(node: TreeNode) -> Ref:
@@ -144,11 +145,11 @@ def post_order(nodes: Sequence[TreeNode]) -> list[TreeNode]:
             children.setdefault(node.parent_id, []).append(node)
         else:
             roots.append(node)
-    # Pre-order with the children reversed, then reversed: the same as a recursive post-order, at any depth.
+    # The reverse of a pre-order that visits the last child first is a post-order. Without recursion, any depth works.
     reversed_order: dict[str, TreeNode] = {}
     _walk(roots, children, reversed_order)
     if len(reversed_order) < len(nodes):
-        # A cycle has no root. It can only come from manual changes of the database, and must be terminated too.
+        # A cycle, which exists only if someone edited the database by hand, has no root. It must be terminated too.
         for node in nodes:
             _walk([node], children, reversed_order)
     return [*reversed_order.values()][::-1]
@@ -165,7 +166,7 @@ def _walk(
 
 
 def remaining_reasons(nodes: Sequence[TreeNode]) -> dict[str, str]:
-    """For each session that a termination of its tree left unterminated: the reason."""
+    """The sessions that are not terminated although their tree was, each with the reason."""
     return {
         node.id: "spawned since" if node.terminated_at is None else "marked; a sweep will terminate it"
         for node in nodes

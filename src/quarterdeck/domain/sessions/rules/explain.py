@@ -43,7 +43,7 @@ def explain_spawn(command: Spawn, loaded: SpawnBatchInput) -> SpawnExplanation:
         admitted=not problems,
         refused_by=[_to_refusal(problem) for problem in problems],
         bounds=[
-            BoundUse(bound.name, limit, used, max(0, limit - used), bound.counts, bound.frees)
+            BoundUse(bound.name, limit, used, max(0, limit - used), bound.unit, bound.frees)
             for bound, limit, used in usages
         ],
     )

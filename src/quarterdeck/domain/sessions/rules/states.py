@@ -75,10 +75,10 @@ def session_suspended(session_id: str) -> Conflict:
 
 
 def suspended_caller_problem(caller: Caller | None, sessions: Mapping[tuple[str, str], Session]) -> Conflict | None:
-    """Why the caller may not start anything, or None.
+    """A problem if the caller's session is suspended, else None.
 
-    A suspended session may finish the work it holds. It may not start anything, neither for itself nor for its
-    application or another session. Spawns, invocations, delegations, registrations and claims check this.
+    A suspended session may finish the work it holds. It may not start anything, whether for itself, for its application
+    or for another session. Spawns, invocations, delegations, registrations and claims check this.
     """
     if caller is None:
         return None
@@ -92,10 +92,10 @@ def suspended_caller_problem(caller: Caller | None, sessions: Mapping[tuple[str,
 def bearer_problem(
     bearer: Bearer | None, sessions: Mapping[tuple[str, str], Session], now: Millis
 ) -> Unauthenticated | None:
-    """Why a token is not valid, or None.
+    """A problem if the bearer's token is no longer valid, else None.
 
-    A token of a session is valid only while the session is live. A token of an agent is valid unless a session with the
-    agent's id has ended: not every agent has a session.
+    A session's token is valid only while the session is live. An agent's token is valid even if the agent has no
+    session, but not if a session with the agent's id has ended.
     """
     if bearer is None:
         return None

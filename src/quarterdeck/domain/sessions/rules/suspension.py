@@ -1,7 +1,7 @@
 """Suspension: a flag on one session suspends it and its descendants.
 
-A session is suspended while it or an ancestor has the flag. If a branch and its tree both have the flag, resuming the
-tree leaves the branch suspended, regardless of the order in which the flags were set.
+A session is suspended while it or an ancestor has the flag. If a session and its ancestor both have the flag, resuming
+the ancestor leaves the session suspended, regardless of the order in which the flags were set.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from quarterdeck.domain.sessions.rules.states import SESSION_STATES, is_live
 
 
 class SuspensionChange(msgspec.Struct, frozen=True):
-    """A session before and after a command. The named session is included even if only its flag changed."""
+    """A session before and after a command. The command's target has one even if only its flag changed."""
 
     before: TreeNode
     after: TreeNode
 
 
 class SessionTrees:
-    """The named sessions of a batch with their subtrees and ancestors. Each command sees the changes before it."""
+    """The named sessions of a batch with their subtrees and ancestors. Each command sees earlier changes."""
 
     def __init__(self, nodes: Iterable[TreeNode], now: Millis) -> None:
         self._now = now
@@ -67,7 +67,7 @@ class SessionTrees:
         return node if node is not None and is_live(node, self._now) else None
 
     def _ancestors(self, node: TreeNode) -> Iterator[TreeNode]:
-        # A cycle can only come from manual changes of the database. It must not hang the server.
+        # There is a cycle only if someone edited the database by hand. It must not hang the server.
         visited: set[Ref] = {(node.zone_id, node.id)}
         while node.parent_id is not None and (ref := (node.zone_id, node.parent_id)) not in visited:
             visited.add(ref)

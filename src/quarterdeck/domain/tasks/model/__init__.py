@@ -1,4 +1,4 @@
-"""Types of tasks: rows, commands, requests and responses.
+"""Types for tasks: rows, commands, requests and responses.
 
 | module        | contents                                                            |
 |---------------|---------------------------------------------------------------------|
@@ -8,5 +8,5 @@
 | views         | responses                                                           |
 | cost_types    | costs and budgets                                                   |
 | log_types     | task logs                                                           |
-| explain_types | explanations of a task's state, and the dependency tree             |
+| explain_types | explanations of a task's state, and dependency trees                |
 """

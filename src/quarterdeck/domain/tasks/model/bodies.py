@@ -16,8 +16,8 @@ CLAIM_MAX = 500
 DEPENDENCIES_MAX = 10_000
 """Maximum number of dependencies per task."""
 REQUEST_DEPENDENCIES_MAX = 20_000
-"""Maximum total number of dependencies of the tasks in one bulk request. Each is read and written under the zone's
-lock."""
+"""Maximum total number of dependencies of the tasks in one bulk request. Each dependency is read and written while the
+zone is locked."""
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Title = Annotated[str, Meta(min_length=1, max_length=255)]
 Text = Annotated[str, Meta(max_length=65_536)]

@@ -14,7 +14,7 @@ from quarterdeck.domain.tasks.model.rows import ClaimedTasks, Content, CreatedTa
 
 class BaseCommand(Command, frozen=True, kw_only=True):
     leader_term: tuple[str, int] | None = None
-    """(lease name, term) of the leader that sends the command. The command is refused if the term has ended."""
+    """(lease name, term) of the leader that sent the command. The command is refused if the term has ended."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -49,20 +49,20 @@ class Claim(BaseCommand, frozen=True, kw_only=True):
     agent_id: str
     limit: int
     attempt_tokens: tuple[str, ...]
-    """One per task to claim. Generated before the batch, so that a retried batch uses the same tokens."""
+    """One token per task to claim, generated before the batch, so that a retried batch uses the same tokens."""
     task_types: frozenset[str] | None = None
     capabilities: frozenset[str] | None = None
-    """Use only these of the agent's capabilities."""
+    """If set, only these of the agent's capabilities are used."""
     claim_id: str | None = None
     waiter: object = None
     """The long poll behind this claim, if there is one."""
     not_before: float = 0.0
     """Offer no tasks to this long poll before this time, in seconds on the monotonic clock of the process. Set if tasks
-    are ready but the agent has no free slot or a budget is spent."""
+    are ready but cannot be claimed, because the agent has no free slot or a budget is spent."""
 
 
 class TaskUpdate(BaseCommand, frozen=True, kw_only=True):
-    """A command about an existing task."""
+    """A command for an existing task."""
 
     id: str
 
@@ -123,7 +123,7 @@ class Resume(TaskUpdate, frozen=True, kw_only=True):
 
 
 class Patch(TaskUpdate, frozen=True, kw_only=True):
-    """Change the fields that are set. Either all changes are made or none."""
+    """Change the fields that are set. Either all changes are made, or none."""
 
     status_change: Literal["pause", "resume"] | None = None
     priority: int | None = None
@@ -157,14 +157,14 @@ class RecordLaunch(TaskUpdate, frozen=True, kw_only=True):
 
 
 AbortCondition = Literal["not_started", "timed_out", "hung"]
-"""Why the coordinator aborts an attempt. Checked again when the command is decided."""
+"""Why the coordinator aborts an attempt. The decider checks that the condition still holds."""
 
 
 class Abort(TaskUpdate, frozen=True, kw_only=True):
-    """Sent by the server: end an attempt whose agent is lost, that timed out, or that makes no progress."""
+    """Sent by the server: end an attempt that has timed out, is making no progress or has lost its agent."""
 
     attempt_token: str | None
-    """Identifies the attempt. Its number would not: the number of a released attempt is used again."""
+    """Identifies the attempt. The attempt number does not, because the number of a released attempt is used again."""
     reason: str
     condition: AbortCondition | None = None
     """The attempt is aborted only if this condition still holds."""

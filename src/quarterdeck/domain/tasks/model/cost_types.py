@@ -1,6 +1,6 @@
-"""Types of costs and budgets.
+"""Types for costs and budgets.
 
-Rows and commands hold money as an integer number of micro-dollars; requests and responses hold it in dollars.
+In rows and commands, amounts of money are integers in micro-dollars; in requests and responses, they are in dollars.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BudgetKey = tuple[str, str, str, str]
 class Budget(msgspec.Struct, frozen=True, array_like=True):
     """A row of `budgets`; fields in the order of `columns budget` in `costs.sql`.
 
-    The spent amounts belong to the period that began at `began_at`. That period may have ended: see `roll_over`.
+    The spent amounts are those of the period that began at `began_at`, which may have ended: see `roll_over`.
     """
 
     zone_id: str
@@ -85,7 +85,7 @@ class CostSum(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What a batch adds to one budget."""
+    """The amounts that a batch adds to one budget."""
 
     budget: Budget
     """The budget after the charge, in its current period."""
@@ -133,6 +133,7 @@ class CostFilter(msgspec.Struct, frozen=True, kw_only=True):
     until_day: int | None
     """The first day to exclude."""
     after: str | None
+    """The key of the last group of the previous page."""
     limit: int
 
 

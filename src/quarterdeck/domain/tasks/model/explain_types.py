@@ -1,4 +1,4 @@
-"""Types of `explain` (why a task is in its state) and of the dependency tree."""
+"""Types for `explain` (why a task is in its state) and for the dependency tree."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class UnmetDependency(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """The fields of an agent that determine whether it can take a task."""
+    """The properties of an agent that determine whether it can take a task."""
 
     id: str
     capabilities: frozenset[str]
@@ -84,7 +84,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of `rules.explain`. Only the fields that the task's state requires are loaded."""
+    """The input of `rules.explain`. The optional fields are loaded only for the task states that need them."""
 
     task: Task
     title: str

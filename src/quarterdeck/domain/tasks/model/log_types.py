@@ -1,4 +1,4 @@
-"""Types of the log of a task, which consists of its events in the event log and the lines that its agents add."""
+"""Types for the log of a task, which consists of its events in the event log and the lines that its agents add."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
 
 LINES_MAX = 10_000
-"""Maximum number of lines that agents may add per task. Stack traces of failed attempts are added even above it."""
+"""Maximum number of lines that agents may add per task. Stack traces of failed attempts may exceed it."""
 LINES_PER_REQUEST_MAX = 100
 DETAILS_BYTES_MAX = 65_536
 """Maximum size of the `details` of a line."""
 PAGE_BYTES_MAX = 4 << 20
-"""A page ends with the line that brings the total size of its lines to this limit or above."""
+"""A page ends with the line with which the total size of its lines reaches or exceeds this limit."""
 
 
 class Level(StrEnum):
@@ -52,7 +52,7 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NewLogLine(msgspec.Struct, frozen=True):
-    """A line to add. Secret-like values are already redacted; `LogWriter` then redacts the secrets of the task."""
+    """A line to add. Secret-like values are already redacted; `LogWriter` also redacts the secrets of the task."""
 
     id: str
     """Generated before the batch, so that a retried batch recognises lines that are already stored."""
@@ -83,9 +83,9 @@ class LogPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a reader has read a task's log: a position in each of its two sources."""
 
     pos: int
-    """Position in the event log."""
+    """Position in the event log of the last event read."""
     number: int
-    """Number of the line."""
+    """Number of the last line read."""
 
 
 class LogFilter(msgspec.Struct, frozen=True, kw_only=True):

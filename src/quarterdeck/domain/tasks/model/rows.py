@@ -1,4 +1,4 @@
-"""Stored tasks, their settings, and results of commands."""
+"""Stored tasks, the settings for tasks, and results of commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Meta
 from quarterdeck.core.clock import Millis
 
 TABLE = "agent_tasks"
-"""Part of the associated data with which secrets are encrypted: under another name they cannot be decrypted."""
+"""Secrets are encrypted with this name as part of the associated data. If it changed, they could not be decrypted."""
 TaskRef = tuple[str, str]
 """(zone id, task id)"""
 AgentRef = tuple[str, str]
@@ -46,14 +46,14 @@ class Verb(StrEnum):
 
 
 class WaitsFor:
-    """What a PENDING task needs before it can be claimed, or a failed one before its retry.
+    """What a PENDING task is waiting for before it can be claimed, or a FAILED or ABORTED task before its retry.
 
-    Stored as an integer, on which partial indexes are defined.
+    The value is stored as an integer, which partial indexes use.
     """
 
     NOTHING = 0
     TIME = 1
-    """`available_at`: a requested start time, or the backoff after a failed attempt."""
+    """The task is waiting for `available_at`: a requested start time, or the end of the backoff after an attempt."""
     DEPENDENCIES = 2
 
 
@@ -111,7 +111,8 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Characters of the fields that may be large: close to the bytes that `bytes_of` counts in `queries.sql`."""
+        """The total length, in characters, of the fields that may be large. `bytes_of` in `queries.sql` counts their
+        bytes, which is nearly the same."""
         texts = (self.input_context, self.checkpoint_data, self.metadata_json, self.output_result)
         others = (self.description, self.last_error, self.summary)
         return sum(len(text) for text in (*texts, *others) if text is not None)
@@ -120,7 +121,8 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
 class Task(msgspec.Struct, frozen=True, array_like=True):
     """The columns of `agent_tasks` that decisions read, in the order of `columns` in `queries.sql`.
 
-    The other columns are in `Content`. Columns that are named differently from their field are noted at the field.
+    The other columns are in `Content`. If a field and its column have different names, the field's docstring names the
+    column.
     """
 
     id: str
@@ -145,7 +147,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     waits_for: int
     """Column `waits`, see `WaitsFor`."""
     dependency_count: int
-    """Column `depends`. Completed dependencies count too."""
+    """Column `depends`. Includes dependencies that are already met."""
     unmet_dependencies: int
     """Column `unmet`."""
     available_at: Millis
@@ -164,7 +166,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     warned_at: Millis | None
     progress_at: Millis | None
     overdue_at: Millis | None
-    """When the coordinator warns the agent or, if it was warned, aborts the attempt as hung."""
+    """When the coordinator warns the agent or, if the agent has been warned, aborts the attempt as hung."""
     usd_micros: int
     input_tokens: int
     output_tokens: int
@@ -180,7 +182,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ContentUpdate(msgspec.Struct, frozen=True):
-    """Changed content of a stored task. None leaves a column unchanged."""
+    """Changes to the content of a task. None leaves a field unchanged."""
 
     last_error: str | None = None
     output_result: str | None = None
@@ -196,7 +198,7 @@ class FullTask(msgspec.Struct, frozen=True):
     task: Task
     content: Content
     depends_on: tuple[str, ...] = ()
-    """May be truncated; `task.dependency_count` is the total."""
+    """May be truncated; `task.dependency_count` is the total number."""
     blocks: tuple[str, ...] = ()
     has_more_blocks: bool = False
 
@@ -212,7 +214,7 @@ class CreatedTask(msgspec.Struct, frozen=True):
 class ClaimedTask(msgspec.Struct, frozen=True):
     task: Task
     content: Content | None = None
-    """Read after the batch is decided."""
+    """None until the batch has been decided; the content is then read or, for a new task, taken from the batch."""
     depends_on: tuple[str, ...] = ()
     lease_expires_at: Millis = 0
 
@@ -220,7 +222,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
 class ClaimedTasks(msgspec.Struct, frozen=True):
     items: tuple[ClaimedTask, ...]
     stop_waiting: bool = False
-    """An earlier claim with the same claim id got tasks, and they have ended. This claim will never get a task."""
+    """An earlier claim with the same claim id got tasks that have since ended, so this claim will never get any."""
 
 
 # -- rows for the coordinator, across zones ----------------------------------------------------------------------

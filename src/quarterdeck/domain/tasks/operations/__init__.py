@@ -3,18 +3,18 @@
 | module              | what it does                                                                       |
 |---------------------|------------------------------------------------------------------------------------|
 | batch               | runs one batch of the task lane                                                    |
-| load                | loads what a batch needs                                                           |
+| load                | loads the input of a batch                                                         |
 | persist             | writes the rows and events of a batch                                              |
 | reads               | reads one task, or a page of tasks                                                 |
 | dependency_reads    | reads dependencies and dependents for views                                        |
 | claim_wakeups       | wakes waiting claims when tasks become ready                                       |
 | on_agent_lost       | aborts the attempts of an agent that ended, restarted or is stale                  |
-| heartbeat_feedback  | the task part of heartbeats: tasks to stop, overdue tasks, reported progress       |
+| heartbeat_feedback  | finds tasks that an agent must stop or that are overdue, and saves its progress    |
 | strategies          | reads and sets a zone's strategy, and re-ranks its tasks after a change            |
 | costs               | writes costs and charges budgets                                                   |
 | budgets             | sets, removes and lists budgets, reads costs                                       |
 | logs                | adds and reads task log lines                                                      |
-| log_long_poll       | waits for a task's log to grow                                                     |
+| log_long_poll       | waits for new entries in a task's log                                              |
 | explain             | explains a task's state, reads the dependency tree                                 |
 | coordinator_queries | runs the coordinator's queries across zones                                        |
 | redis_rows          | reads tasks and agents for the Redis mirror                                        |

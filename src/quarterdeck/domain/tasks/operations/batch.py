@@ -66,7 +66,7 @@ class BatchRunner:
         contents = await persist.persist(tx, decider, [item for claimed in claims for item in claimed.items])
         for poll, claimed in offers.items():
             tx.on_commit(partial(self._polls.deliver, poll, _with_content(claimed, contents).items))
-        if freed_agents := {ref for ref, change in decider.held_changes.items() if change < 0}:
+        if freed_agents := {ref for ref, change in decider.held_count_changes.items() if change < 0}:
             tx.on_commit(partial(self._retry_polls_of, freed_agents))
         return [
             _with_content(outcome, contents) if isinstance(outcome, ClaimedTasks) else outcome for outcome in outcomes
@@ -75,9 +75,9 @@ class BatchRunner:
     # -- long polls ----------------------------------------------------------------------------------------------
 
     def _polls_for(self, creates: Iterable[Create]) -> list[ClaimPoll]:
-        """Long polls that may take the new tasks, oldest first.
+        """Select long polls that may take the new tasks, oldest first.
 
-        This is only a hint that decides which agents are loaded. The decider checks each claim again.
+        The selection only determines which agents are loaded. The decider checks each claim again.
         """
         chosen: dict[ClaimPoll, int] = {}
         now = time.monotonic()
@@ -98,15 +98,15 @@ class BatchRunner:
         outcomes: Sequence[TaskResult | Problem | Busy],
         decider: BatchDecider,
     ) -> None:
-        """Let claims that got nothing wait for tasks.
+        """Register claims that got no tasks as long polls.
 
-        A callback of the commit adds them: otherwise another batch of this process could create a task after the
-        commit and before the claim waits, and the claim would miss it.
+        A commit callback registers them. If this were done later, another batch of this process could create a task
+        between the commit and the registration, and the claim would miss it.
         """
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_TASKS:
-                # If ready tasks match, the agent is full or a budget is spent. Offer nothing until that may change.
-                is_blocked = decider.has_matching(command)
+                # If ready tasks match, the agent has no free slot or a budget is spent, so offer no tasks for a while.
+                is_blocked = decider.has_matching_tasks(command)
                 command.waiter.request = msgspec.structs.replace(
                     command,
                     capabilities=decider.usable_capabilities(command),
@@ -116,7 +116,7 @@ class BatchRunner:
                 tx.on_commit(partial(self._polls.add, command.waiter))
 
     def _retry_polls_of(self, freed_agents: set[AgentRef]) -> None:
-        """Let the long polls of these agents be offered tasks again: the batch has freed slots of theirs."""
+        """Allow tasks to be offered to the long polls of these agents again: the batch has freed slots on them."""
         for zone_id in {zone_id for zone_id, _ in freed_agents}:
             for poll in self._polls.waiting(zone_id):
                 claim = poll.request
@@ -129,8 +129,8 @@ class BatchRunner:
     ) -> dict[ClaimPoll, ClaimedTasks]:
         """Claim new tasks for long polls in the commit that creates them.
 
-        A poll that gets nothing (its session has ended, its agent is full, this transaction has not locked the zone of
-        its session) claims again and gets its own result.
+        A poll may get nothing because its session has ended, its agent has no free slot, or this transaction has not
+        locked the zone of its session. It then submits its claim again and gets that result.
         """
         offers: dict[ClaimPoll, ClaimedTasks] = {}
         for poll in polls:
@@ -143,24 +143,25 @@ class BatchRunner:
 
 
 def accepts(claim: Claim, task_class: TaskClass, now: float) -> bool:
-    """Whether a waiting claim may take tasks of the class. Only a hint: its capabilities may have changed since."""
+    """Whether a waiting claim may take tasks of the class. The agent's capabilities may have changed, so the decider
+    checks the claim again."""
     return claim.not_before <= now and task_class.matches(claim.capabilities or frozenset(), claim.task_types)
 
 
 def _log_conflicts(commands: Sequence[TaskCommand], outcomes: Sequence[TaskResult | Problem | Busy]) -> None:
-    """Log refused reports of older attempts on tasks that another attempt holds.
+    """Log each report that was refused because another attempt now holds the task.
 
-    Two workers then report on one task, usually because a process was frozen or a backup was restored.
+    Two workers are then reporting on the same task, usually because a process was frozen or a backup was restored.
     """
     for command, outcome in zip(commands, outcomes, strict=True):
         if not isinstance(outcome, Problem) or outcome.code != "stale_attempt" or not isinstance(command, TaskUpdate):
             continue
         if outcome.members.get("taskStatus") in HELD:
-            log.warning("task %s: ignored a report of an older attempt, another attempt holds the task", command.id)
+            log.warning("task %s: ignored a report from an older attempt; another attempt holds the task", command.id)
 
 
 def _term_problem(command: TaskCommand, loaded: load.Loaded) -> Problem | None:
-    """Why a command with a leader term is refused: the term has ended."""
+    """The error if the leader term of the command has ended, or None."""
     if command.leader_term is None or command.leader_term in loaded.valid_terms:
         return None
     name, term = command.leader_term

@@ -44,7 +44,7 @@ ALL_DAYS = (0, 10**9)
 async def change_budgets(
     tx: Transaction, commands: Sequence[PutBudget | RemoveBudget]
 ) -> list[Budget | Problem | Busy]:
-    """Set and remove budgets in order of arrival, under the zones' locks. Charges and claims take the same locks."""
+    """Set and remove budgets in order of arrival, with the zones locked. Charges and claims take the same locks."""
     caller_checks = CallerChecks(commands)
     caller_statements = caller_checks.statements()
     task_refs: SqlRows = [
@@ -77,13 +77,13 @@ async def change_budgets(
 
 
 def _missing_task_problem(command: BudgetCommand, existing_tasks: set[TaskRef]) -> Problem | None:
-    """A budget can be removed after its task was deleted, but not set."""
+    """The error if a budget is set for a task that does not exist. It may still be removed."""
     is_missing = command.scope is Scope.TASK and (command.zone_id, command.scope_key) not in existing_tasks
     return errors.task_not_found(command.scope_key) if is_missing and isinstance(command, PutBudget) else None
 
 
 class _BudgetBatch:
-    """The budgets of a batch's zones, with the changes of the batch so far."""
+    """The budgets of the batch's zones, with the changes that the batch has made so far."""
 
     def __init__(self, loaded: Iterable[Budget]) -> None:
         self._budgets: dict[BudgetKey, Budget] = {budget.key: budget for budget in loaded}
@@ -125,7 +125,7 @@ class _BudgetBatch:
 
 
 async def _load_used_costs(tx: Transaction, command: PutBudget) -> CostSum:
-    """The costs of the current period before the budget existed."""
+    """Load the costs that were reported in the current period before the budget existed."""
     period_start, _ = rules.period_bounds(command.period, tx.now)
     since = rules.day_of(period_start)
     if command.scope is Scope.TASK:
@@ -158,7 +158,7 @@ async def read_costs(tx: Transaction, filters: CostFilter) -> list[CostGroup]:
     [rows] = await tx.read(_costs_statement(filters))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
-    # PostgreSQL returns the sums as numeric, without a fraction.
+    # PostgreSQL returns sums of bigint as numeric. They are whole numbers.
     groups = [CostGroup(str(key), *(int(str(number)) for number in sums)) for key, *sums in rows]
     if filters.group_by != "day":
         return groups

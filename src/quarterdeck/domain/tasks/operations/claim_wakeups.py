@@ -1,4 +1,4 @@
-"""Wakes waiting claims when tasks are ready, when their agent has ended or is draining, and before it becomes stale.
+"""Wakes waiting claims when tasks are ready, when their agent has ended or is draining, or is about to become stale.
 
 One check serves all waiting claims of the process.
 """
@@ -16,8 +16,8 @@ from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 from quarterdeck.engine.transaction import Engine, Transaction
 
 AGENT_CHECK_SECONDS = 0.5
-"""Minimum time between two checks of the agents of waiting claims: there may be 1,000 agents and many commits, and
-agents rarely end. It is half of the shortest stale threshold."""
+"""Minimum time between two checks of the agents of waiting claims. Agents rarely end, and checking 1,000 of them after
+every commit would be expensive. The value is half of the shortest stale threshold."""
 
 
 class ClaimWakeups:
@@ -28,7 +28,7 @@ class ClaimWakeups:
         self._agents_checked_at = float("-inf")
 
     async def __call__(self, zones: Sequence[str]) -> float:
-        """Wake one claim for each class with ready tasks. It takes what it can, and the next check finds the rest.
+        """Wake one claim for each class with ready tasks. If it cannot take them all, the next check wakes another.
 
         Returns the seconds until the next check.
         """
@@ -48,8 +48,8 @@ class ClaimWakeups:
     async def _wake_for_agents(self, zones: Sequence[str]) -> float:
         """Wake claims whose agent has ended or is draining, so that they return at once instead of at their timeout.
 
-        Also wake claims whose agent would become stale: the renewed claim counts as contact, so no agent becomes stale
-        while it waits for work. Returns the seconds until the next check.
+        Also wake claims whose agent is about to become stale: the repeated claim counts as contact, so no agent becomes
+        stale while it is waiting for work. Returns the seconds until the next check.
         """
         now = time.monotonic()
         if now < self._agents_checked_at + AGENT_CHECK_SECONDS:

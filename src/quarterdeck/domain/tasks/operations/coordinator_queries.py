@@ -1,4 +1,4 @@
-"""The coordinator's queries, across zones. Each reads by index, up to a limit or for given keys."""
+"""The coordinator's queries, across zones. Each uses an index and reads up to a limit, or only given keys."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from quarterdeck.store.sql import SqlRows
 
 @dataclass(frozen=True, slots=True)
 class DueTasks:
-    """Tasks that need an action, up to a limit of each kind."""
+    """Tasks that the coordinator must act on, up to a limit of each kind."""
 
     timed_out: list[TimedOutAttempt]
     """Attempts past their timeout, or assigned and not launched in time."""
     overdue: list[OverdueAttempt]
     """Attempts that are long past their estimate, or were warned and have made no progress since."""
     due: list[TaskRef]
-    """Tasks whose start time or backoff has passed."""
+    """Tasks whose start time has passed or whose backoff has ended."""
     dependents_pending: list[TaskRef]
     """Ended tasks that still have blocked dependents."""
     zones_to_rank: list[str]
-    """Zones whose tasks must be re-ranked after a change of strategy."""
+    """Zones whose strategy has changed and whose tasks are not all re-ranked yet."""
     next_due_ms: Millis | None
-    """Milliseconds until the next of these times; None if there is none."""
+    """Milliseconds until the next task or attempt is due; None if there is none."""
 
 
 async def load_due_tasks(tx: Transaction, limit: int, zone_id: str | None = None) -> DueTasks:
     """Load the due tasks of all zones, or of one. `zones_to_rank` and `next_due_ms` always cover all zones.
 
-    This is one round trip, because it runs after every commit that wakes this process.
+    All queries run in one round trip, because this runs after every commit that wakes the process.
     """
     timed_out, overdue, due, dependents_pending, zone_rows, [due_times] = await tx.read(
         COORDINATOR.tasks_timed_out(limit=limit, zone_id=zone_id),
@@ -72,7 +72,7 @@ async def load_ready_classes(tx: Transaction, zones: Iterable[str]) -> dict[Clas
 
 
 async def load_ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> dict[ClassRef, list[tuple[int, str]]]:
-    """Load the next (rank, task id) of each class, up to its limit."""
+    """Load (rank, task id) of the next ready tasks of each class, up to the limit of that class."""
     classes = sorted(limits)
     results = await tx.read(
         *(
@@ -93,8 +93,8 @@ async def load_ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> d
 class WaitingSlice:
     depends_on: dict[TaskRef, list[str]]
     """Waiting task → its unmet dependencies."""
-    last: TaskRef | None
-    """The next slice starts after this task; None if this was the last slice."""
+    last_task: TaskRef | None
+    """The next slice starts after this task. None if there is no next slice."""
 
 
 async def load_waiting_slice(tx: Transaction, after: TaskRef, limit: int) -> WaitingSlice:
@@ -122,7 +122,7 @@ class TaskCounts:
 
 
 async def count_tasks(tx: Transaction, zones: Iterable[str], limit: int) -> TaskCounts:
-    """Count the ready and the held tasks of these zones, up to `limit` per zone and state."""
+    """Count the ready tasks and the held tasks of these zones, up to `limit` per zone and state."""
     zone_ids = sorted({*zones})
     batch: SqlRows = [(zone_id, state) for zone_id in zone_ids for state in (State.ASSIGNED, State.RUNNING)]
     ready, held = await tx.read(
@@ -144,7 +144,7 @@ async def load_tasks(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef, 
 
 
 async def find_agents_named_by_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> set[AgentRef]:
-    """Return the agents among these that a stored task names, in whatever state."""
+    """Return those of the given agents that any stored task refers to, whatever its state."""
     [rows] = await tx.read(COORDINATOR.agents_named_by_tasks(batch=[*sorted(agents)]))
     return {(str(zone_id), str(agent_id)) for zone_id, agent_id, is_named in rows if is_named}
 

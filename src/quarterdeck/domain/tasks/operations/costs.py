@@ -1,4 +1,4 @@
-"""Writes the costs of tasks and charges budgets, in the transaction of the report."""
+"""Writes the costs of tasks and charges budgets, in the same transaction as the report."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
 
 SERVER = "server"
 NO_AGENT = ""
-"""The agent of costs that were reported while no agent held the task."""
+"""Stored as the agent of costs that were reported while no agent held the task."""
 
 
 def spent_budget_statements(zones: Collection[str]) -> list[BoundStatement]:
-    """Statements that load the spent budgets of these zones, to be read with the zones' locks."""
+    """The statement that loads the spent budgets of these zones, as a list; empty if there are no zones."""
     return [COSTS.budgets_spent_of_zones(batch=_zone_rows(zones))] if zones else []
 
 
@@ -34,7 +34,7 @@ class LoadedSpentBudgets(rules.SpentBudgets):
 
 
 async def write_costs(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
-    """Add costs to `task_costs` and `cost_days`, and charge the budgets. The zones are locked."""
+    """Add costs to `task_costs` and `cost_days`, and charge the budgets. The transaction must have locked the zones."""
     day = rules.day_of(now)
     by_task: dict[tuple[object, ...], CostSum] = {}
     by_day: dict[tuple[object, ...], CostSum] = {}
@@ -50,10 +50,10 @@ async def write_costs(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: 
         tx.write(COSTS.task_costs_add(batch=piece))
     for piece in chunks(_rows(by_day)):
         tx.write(COSTS.cost_days_add(batch=piece))
-    await _charge(tx, costs, now)
+    await _charge_budgets(tx, costs, now)
 
 
-async def _charge(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
+async def _charge_budgets(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
     [rows] = await tx.read(COSTS.budgets_of_zones(batch=_zone_rows({task.zone_id for task, _ in costs})))
     if not rows:
         return

@@ -1,7 +1,8 @@
-"""Reads dependencies and dependents for views, with a limit per task, so that one task cannot use up the result.
+"""Reads dependencies and dependents for views, with a limit per task, so that one task cannot fill the whole result.
 
-The row of a task stores the number of its dependencies, so tasks with more than the limit are read separately. The
-number of dependents is not stored: they are read for all tasks together, and per task only if that result is truncated.
+The row of a task stores the number of its dependencies, so the dependencies of a task with more than the limit are read
+by a separate statement. The number of dependents is not stored: one statement reads the dependents of all tasks, and
+only if its result is truncated, they are read task by task.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from quarterdeck.store.sql import BoundStatement
 
 DEPENDENCIES_MAX = 10_000
 """Maximum number of dependencies, and of dependents, in the view of a single task."""
-LISTED_MAX = 100
-"""The same limit for tasks in lists and claims."""
+LISTED_DEPENDENCIES_MAX = 100
+"""The same maximum for each task in a list or claim."""
 DEPENDENTS_PER_READ_MAX = 5_000
 """Maximum number of dependents that one statement reads for several tasks together."""
 
@@ -33,7 +34,7 @@ class DependencyLists(msgspec.Struct, frozen=True):
 async def read_dependencies(
     tx: Transaction, tasks: Iterable[Task], limits: Mapping[TaskRef, int]
 ) -> dict[TaskRef, DependencyLists]:
-    """Read up to `limits[task]` dependencies and dependents of each task. Tasks without any are left out."""
+    """Read up to `limits[task]` dependencies, and as many dependents, of each task. Tasks with neither are left out."""
     selected = [task for task in tasks if limits[task.zone_id, task.id]]
     if not selected:
         return {}
@@ -57,12 +58,14 @@ async def read_dependencies(
 
 def dependency_statements(tasks: Sequence[Task], limits: Mapping[TaskRef, int]) -> list[BoundStatement]:
     """Statements that read the dependencies of these tasks."""
-    small = {(task.zone_id, task.id): task.dependency_count for task in tasks if task.dependency_count}
-    large = [ref for ref, count in small.items() if count > limits[ref]]
-    for ref in large:
-        del small[ref]
-    statements = [Q.task_dependencies_list(batch=[*small], limit=sum(small.values()))] if small else []
-    return statements + [Q.task_dependencies_list(batch=[ref], limit=limits[ref]) for ref in large]
+    small_tasks = {(task.zone_id, task.id): task.dependency_count for task in tasks if task.dependency_count}
+    large_tasks = [ref for ref, count in small_tasks.items() if count > limits[ref]]
+    for ref in large_tasks:
+        del small_tasks[ref]
+    statements = (
+        [Q.task_dependencies_list(batch=[*small_tasks], limit=sum(small_tasks.values()))] if small_tasks else []
+    )
+    return statements + [Q.task_dependencies_list(batch=[ref], limit=limits[ref]) for ref in large_tasks]
 
 
 def group_by_task(rows: Iterable[Row]) -> dict[TaskRef, tuple[str, ...]]:

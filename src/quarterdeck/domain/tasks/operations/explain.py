@@ -1,4 +1,4 @@
-"""Loads the input of `rules.explain` for a task, and reads the dependency tree of a task."""
+"""Loads the input of `rules.explain`, and reads the dependency tree of a task."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ READ_PERMISSION = "tasks.read"
 DEPENDENCIES_MAX = 50
 RANKED_BEFORE_MAX = 1_000
 AGENTS_MAX = 1_000
-"""Agents read per statement. If a zone has more, agents with each required capability are read as well."""
+"""Maximum number of agents that one statement reads. If a zone has that many, further statements read the agents with
+each required capability."""
 EDGES_MAX = 5_000
-"""Edges read per step, in each direction."""
+"""Maximum number of edges read per step, in each direction."""
 _task_column_count = len(Task.__struct_fields__)
 _decode_names = msgspec.json.Decoder(frozenset[str]).decode
 
@@ -117,7 +118,7 @@ def _to_candidate(agent: Agent) -> Candidate:
 async def read_tree(tx: Transaction, lookup: TaskLookup, depth: int) -> TaskTree:
     """Read dependencies and dependents step by step, so that the cost is proportional to the result.
 
-    Only paths from or to the task are followed: not, for example, other dependents of its dependencies.
+    Only paths from or to the task are followed. For example, other dependents of its dependencies are left out.
     """
     await require_permission(tx, lookup.caller, lookup.zone_id, READ_PERMISSION)
     walk = _TreeWalk(lookup.zone_id, lookup.id)
@@ -170,7 +171,7 @@ class _TreeWalk:
         return [task_id for task_id in new_ids[:capacity] if task_id in self.nodes]
 
     async def check_truncated(self, tx: Transaction, dependencies: Sequence[str], dependents: Sequence[str]) -> None:
-        """Mark the tree as truncated if tasks exist beyond the last step."""
+        """Mark the tree as truncated if there are edges beyond the last step."""
         dependency_edges, dependent_edges = await tx.read(
             LISTS.task_edges_to_dependencies(batch=self._refs(dependencies), limit=1),
             LISTS.task_edges_to_dependents(batch=self._refs(dependents), limit=1),

@@ -1,4 +1,4 @@
-"""The task part of heartbeats: tasks that the agent must stop, overdue tasks, and the progress that it reports."""
+"""The task part of heartbeats: tasks that the agent must stop, overdue tasks, and progress that the agent reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
 
 LOST_AFTER_MS = MINUTE
-"""A task that its agent does not name this long after its assignment is lost: the response has arrived by then."""
+"""If an agent does not name a task this long after its assignment, the task is lost: by then, the agent must have
+received the response to its claim."""
 WARNINGS_MAX = 100
 """Maximum number of overdue warnings per response."""
 
@@ -52,10 +53,10 @@ class HeartbeatFeedback:
     # -- feedback ------------------------------------------------------------------------------------------------
 
     async def build_feedback(self, reported: ReportedTasks) -> TaskFeedback:
-        """Find the named tasks that the agent no longer holds, and the overdue tasks that it holds.
+        """Find the named tasks that the agent no longer holds, and the tasks it holds that are overdue.
 
-        If the agent names all its tasks, a task that it holds and does not name is lost, for example because the agent
-        was killed and restarted. The attempt is then aborted.
+        If the heartbeat is meant to name all tasks of the agent, a task that the agent holds but does not name is lost,
+        for example because the agent was killed and restarted. Its attempt is aborted.
         """
         loaded = await self._engine.read(
             lambda tx: _load_tasks(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
@@ -64,21 +65,23 @@ class HeartbeatFeedback:
         held_ids = {
             task.id for task in loaded.named_tasks if task.status in HELD and task.agent_id == reported.agent_id
         }
-        paused = [
+        paused_ids = [
             task_id for task_id in reported.task_ids if task_id in by_id and by_id[task_id].status is State.PAUSED
         ]
-        canceled = [task_id for task_id in reported.task_ids if task_id not in held_ids and task_id not in paused]
-        lost = [
+        canceled_ids = [
+            task_id for task_id in reported.task_ids if task_id not in held_ids and task_id not in paused_ids
+        ]
+        lost_tasks = [
             task
             for task in loaded.held_tasks
             if task.id not in reported.task_ids and (task.assigned_at or loaded.now) < loaded.now - LOST_AFTER_MS
         ]
-        await self._abort_lost(lost)
-        lost_ids = {task.id for task in lost}
+        await self._abort_lost(lost_tasks)
+        lost_ids = {task.id for task in lost_tasks}
         warnings = [_overdue_warning(task_id) for task_id in loaded.overdue_ids if task_id not in lost_ids]
-        return TaskFeedback(tuple(canceled), tuple(paused), tuple(warnings))
+        return TaskFeedback(tuple(canceled_ids), tuple(paused_ids), tuple(warnings))
 
-    async def _abort_lost(self, lost: Sequence[Task]) -> None:
+    async def _abort_lost(self, lost_tasks: Sequence[Task]) -> None:
         submissions = [
             self._submit(
                 Abort(
@@ -89,10 +92,10 @@ class HeartbeatFeedback:
                     jitter=random.random(),
                 )
             )
-            for task in lost
+            for task in lost_tasks
         ]
         for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # A task that was changed or deleted since it was read needs no abort.
+            # If the task was changed or deleted after it was read, no abort is needed.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
                 raise outcome
 
@@ -101,22 +104,22 @@ class HeartbeatFeedback:
     async def check_report(self, reported: ReportedProgress) -> SaveProgress:
         """Check the reported progress before anything changes, and return the function that saves it.
 
-        An ended attempt is not an error: the response to the heartbeat carries a warning. But a report with an older
-        token is refused while another attempt holds the task, and then the heartbeat does not count as contact.
+        If the attempt has ended, the heartbeat succeeds and its response carries a warning. But if another attempt
+        holds the task, the report is refused, and the heartbeat does not count as contact.
         """
         progress = self._progress_command(reported)
         task = await self._engine.read(
             lambda tx: _load_reported_task(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
         )
         if task.status in HELD and task.attempt_token != progress.attempt_token:
-            # The lane refuses an older token, and logs that two workers report on the same task.
+            # The lane refuses the older token, and logs that two workers are reporting on the same task.
             await self._submit(progress)
 
         async def save_report() -> HeartbeatWarning | None:
             if task.status not in HELD or task.agent_id != reported.agent_id:
                 return _ended_warning(errors.stale_attempt(task), task.id)
             if progress.percent is None and progress.step is None and progress.checkpoint is None:
-                # A heartbeat alone does not count as progress of the task.
+                # A heartbeat alone does not count as progress on the task.
                 return None
             try:
                 await self._submit(progress)
@@ -145,7 +148,7 @@ class HeartbeatFeedback:
 
 
 async def _load_tasks(tx: Transaction, reported: ReportedTasks) -> HeartbeatTasks:
-    """Read in one round trip, because every heartbeat of an agent with tasks does it."""
+    """Load everything in one round trip, because every heartbeat of an agent with tasks runs these queries."""
     held_states = (State.ASSIGNED, State.RUNNING) if reported.is_complete else ()
     running_states = (State.RUNNING,) if reported.holds_tasks else ()
     named_rows, held_rows, warned_rows = await tx.read(

@@ -1,4 +1,4 @@
-"""Loads what a batch needs in one round trip, which also locks the zones.
+"""Loads the input of a batch in one round trip, which also locks the zones.
 
 A second round trip, if needed, loads the ready tasks for claims and the tasks that idempotency keys refer to.
 """
@@ -50,7 +50,7 @@ from quarterdeck.store.sql import BoundStatement, SqlRows
 DEPENDENTS_MAX = 1_000
 """Maximum number of dependents that one batch unblocks."""
 CLOSURE_MAX = 100_000
-"""Maximum number of dependencies that are searched for a cycle."""
+"""Maximum number of dependencies that are loaded to search for a cycle."""
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
@@ -58,7 +58,7 @@ _decode_names = msgspec.json.Decoder(list[str]).decode
 class Loaded:
     input: BatchInput
     locked_zones: set[str]
-    """The batch decides nothing in other zones: another transaction holds their lock and may change the same rows."""
+    """Commands for other zones are not decided: another transaction has locked them and may change the same rows."""
     valid_terms: set[tuple[str, int]]
     """The leader terms of the batch that are still valid."""
 
@@ -71,7 +71,7 @@ class BatchedRead:
         self._results: list[list[Row]] = []
 
     def add(self, statement: BoundStatement, needed: object = True) -> int | None:
-        """Add a statement and return the index of its result. None if it is not needed."""
+        """Add a statement and return the index of its result, or None if the statement is not needed."""
         if not needed:
             return None
         self._statements.append(statement)
@@ -87,11 +87,11 @@ class BatchedRead:
 async def load(
     tx: Transaction, commands: Sequence[TaskCommand], polled_claims: Sequence[Claim], timeouts: Timeouts
 ) -> Loaded:
-    """Load the input for the commands of the batch, and for waiting claims that may get new tasks."""
+    """Load the input for the commands of the batch, and for waiting claims that may take new tasks."""
     refs = _BatchRefs(commands, polled_claims)
     read = BatchedRead()
     # Each `*_read` is the index of a result: `read.rows` returns its rows.
-    term_read = read.add(leases.valid_terms(sorted(refs.terms)), refs.terms)
+    term_read = read.add(leases.valid_terms_statement(sorted(refs.terms)), refs.terms)
     zone_read = read.add(zones.lock_statement(tx, refs.zones))
     caller_checks = CallerChecks([*commands, *polled_claims])
     caller_reads = [read.add(statement) for statement in caller_checks.statements()]
@@ -124,11 +124,11 @@ async def load(
     ready_statements = _ready_statements(
         commands, loaded_agents, _classes_within_budget(classes, spent_budgets), first_ranks, spent_budgets
     )
-    ready, key_tasks = await _load_ready(tx, refs, key_records, ready_statements)
+    ready, keyed_tasks = await _load_ready_and_keyed_tasks(tx, refs, key_records, ready_statements)
     held_rows = read.rows(held_read)
     caller_state = caller_checks.build_state([read.rows(index) for index in caller_reads], tx.now)
     strategies, fair_ranks = _decode_ranks(read.rows(rank_read))
-    tasks = [*decode([*read.rows(task_read), *(row[:-1] for row in held_rows)], Task), *dependent_tasks, *key_tasks]
+    tasks = [*decode([*read.rows(task_read), *(row[:-1] for row in held_rows)], Task), *dependent_tasks, *keyed_tasks]
     batch_input = BatchInput(
         now=tx.now,
         timeouts=timeouts,
@@ -228,7 +228,7 @@ class _BatchRefs:
             self.keys.add(key)
 
 
-async def _load_ready(
+async def _load_ready_and_keyed_tasks(
     tx: Transaction, refs: _BatchRefs, key_records: dict[Key, KeyRecord], ready_statements: Sequence[BoundStatement]
 ) -> tuple[list[Row], list[Task]]:
     """Return (rows of ready tasks with their content size, tasks that stored idempotency keys refer to)."""
@@ -237,8 +237,8 @@ async def _load_ready(
     if not statements:
         return [], []
     results = await tx.read(*statements)
-    key_tasks = decode(results.pop(), Task) if keyed_refs else []
-    return [row for rows in results for row in rows], key_tasks
+    keyed_tasks = decode(results.pop(), Task) if keyed_refs else []
+    return [row for rows in results for row in rows], keyed_tasks
 
 
 def _ready_statements(
@@ -250,8 +250,8 @@ def _ready_statements(
 ) -> list[BoundStatement]:
     """Build the statements that read the next ready tasks of each class that a claim matches.
 
-    The lowest ranks overall are in the classes with the lowest first rank, so a claim for n tasks reads at most n
-    classes. Tasks whose own budget is spent are skipped and may rank first in any class, so n grows by their number.
+    The n tasks with the lowest ranks are in the n classes with the lowest first ranks, so a claim for n tasks reads at
+    most n classes. Tasks whose own budget is spent are skipped but may rank first, so n is increased by their number.
     """
     limits = Counter[ClassRef]()
     for command in commands:
@@ -279,7 +279,7 @@ def _ready_statements(
 def _classes_within_budget(
     classes: dict[ClassRef, TaskClass], spent_budgets: costs.LoadedSpentBudgets
 ) -> dict[ClassRef, TaskClass]:
-    """Drop classes that a spent budget blocks completely: they would count against the limit of classes."""
+    """Drop classes that a spent budget blocks completely, so that claims read other classes instead."""
     if not spent_budgets:
         return classes
     return {
@@ -322,12 +322,12 @@ def decode_classes(rows: list[Row]) -> tuple[dict[ClassRef, TaskClass], dict[Cla
 def _decode_ranks(rows: list[Row]) -> tuple[dict[str, Strategy], dict[tuple[str, str], int]]:
     strategies: dict[str, Strategy] = {}
     fair_ranks: dict[tuple[str, str], int] = {}
-    for zone_id, creator, strategy, rank, claimed_rank in rows:
+    for zone_id, creator, strategy, rank, max_claimed_rank in rows:
         zone = str(zone_id)
         strategies[zone] = Strategy(str(strategy))
         if strategies[zone] is Strategy.FAIR:
             fair_ranks[zone, str(creator)] = int(str(rank))
-            fair_ranks[zone, ""] = int(str(claimed_rank))
+            fair_ranks[zone, ""] = int(str(max_claimed_rank))
     return strategies, fair_ranks
 
 

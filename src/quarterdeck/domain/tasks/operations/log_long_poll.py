@@ -1,7 +1,7 @@
-"""Follows the log of a task: a reader that has reached the end waits for new entries instead of polling.
+"""Follows the log of a task: a reader at the end of the log waits for new entries instead of polling.
 
-The long polls of a process share one check (`engine.long_poll`): after a commit, here or in another process, one
-statement finds which of the followed logs have grown, and only their readers read again.
+The long polls of a process share one check (`engine.long_poll`). After a commit in any process, one statement finds the
+followed logs that have new entries, and only the readers of those logs read again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogLongPoll:
 
 
 class LogWakeups:
-    """Wakes the long polls of logs that have grown. One check serves all long polls of the process."""
+    """Wakes the long polls of logs that have new entries. One check serves all long polls of the process."""
 
     def __init__(self, engine: Engine, polls: LogPolls, poll_seconds: float) -> None:
         self._engine = engine

@@ -1,10 +1,11 @@
-"""The log of a task: adds lines, and reads lines and transitions as one log.
+"""Adds lines to the log of a task, and reads lines and transitions as one log.
 
-Transitions are in the event log. Lines are in a table of their own, in commit order.
+Transitions are in the event log. Lines are in a separate table, in commit order.
 
-Adding a line does not lock the zone, because no decision depends on lines. The attempt token is compared with a row
-that is not locked; it does not matter if the attempt ends in between. So agents that log a lot do not delay claims and
-completions. A transaction waits only for others that add lines to the same task, because the line counter is one row.
+Adding a line does not lock the zone, because no decision depends on lines. Agents that log a lot therefore do not delay
+claims or completions. The row of the task is not locked either; it does not matter if the attempt ends after its token
+was checked. A transaction waits only for others that add lines to the same task, because they update the same counter
+row.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ READ_PERMISSION = "tasks.read"
 WORK_PERMISSION = "tasks.work"
 NO_LIMIT = 2**53
 FIRST_POSITION = LogPosition(0, 0)
-"""Before all entries: where reading oldest first starts, and reading newest first ends."""
+"""Before all entries: reading oldest first starts here, and reading newest first ends here."""
 LAST_POSITION = LogPosition(POSITION_MAX, POSITION_MAX)
-"""After all entries: where reading newest first starts."""
+"""After all entries: reading newest first starts here."""
 
 
 # -- add lines ---------------------------------------------------------------------------------------------------
 
 
 class LogWriter:
-    """Runs the batches of the log lane. It wakes the followers of a log itself, because a line emits no event."""
+    """Runs the batches of the log lane. It wakes waiting readers itself, because adding a line emits no event."""
 
     def __init__(self, cipher: FieldCipher, wake: Callable[[], None]) -> None:
         self._cipher = cipher
@@ -83,7 +84,7 @@ class LogWriter:
             if problem is None and task is not None:
                 problem = log_batch.add(command, task)
             outcomes.append(problem or [line.id for line in command.lines])
-        if not log_batch.added:
+        if not log_batch.added_lines:
             return outcomes
         full_logs = await self._write(tx, log_batch)
         return [
@@ -94,12 +95,13 @@ class LogWriter:
         ]
 
     async def _write(self, tx: Transaction, log_batch: _LogBatch) -> set[TaskRef]:
-        """Write the lines, and return the tasks whose log another transaction has filled up in the meantime."""
-        # Redaction is slow, so it comes before the counter row is locked.
+        """Write the lines. Returns the tasks whose logs another transaction has filled up in the meantime."""
+        # Redact before the counter row is locked, because redaction is slow.
         redacted = [
-            (task, self._redact(line, log_batch.secrets.get((task.zone_id, task.id)))) for task, line in log_batch.added
+            (task, self._redact(line, log_batch.secrets.get((task.zone_id, task.id))))
+            for task, line in log_batch.added_lines
         ]
-        counts = Counter[TaskRef]((task.zone_id, task.id) for task, _ in log_batch.added)
+        counts = Counter[TaskRef]((task.zone_id, task.id) for task, _ in log_batch.added_lines)
         batch: SqlRows = [(*ref, count) for ref, count in sorted(counts.items())]
         [updated_rows] = await tx.read(LOGS.task_log_counts_add(batch=batch, lines_max=LINES_MAX))
         accepted = {(str(row[0]), str(row[1])) for row in updated_rows}
@@ -110,7 +112,7 @@ class LogWriter:
         return counts.keys() - accepted
 
     def _redact(self, line: NewLogLine, stored: Sequence[tuple[str, FieldRef]] | None) -> NewLogLine:
-        """Redact the secrets of the line's own task. Secret-like texts were redacted before, see `new_line`."""
+        """Redact the secrets of the line's task. `new_line` has already redacted secret-like strings."""
         return log_rendering.redact_line(line, partial(self._cipher.redact, stored=stored)) if stored else line
 
 
@@ -121,8 +123,8 @@ class _LogBatch:
         self._line_counts: dict[TaskRef, int] = {}
         self._existing_ids = existing_ids
         self.secrets: dict[TaskRef, list[tuple[str, FieldRef]]] = {}
-        """Task → its encrypted texts, each with the field that it was encrypted for."""
-        self.added: list[tuple[Task, NewLogLine]] = []
+        """Task → its encrypted fields: the stored value of each, and the field reference it was encrypted with."""
+        self.added_lines: list[tuple[Task, NewLogLine]] = []
         for zone_id, task_id, lines, context, checkpoint in count_rows:
             ref = (str(zone_id), str(task_id))
             self._line_counts[ref] = int(str(lines))
@@ -133,21 +135,21 @@ class _LogBatch:
 
     def add(self, command: AddLogLines, task: Task) -> Problem | None:
         if command.lines[0].id in self._existing_ids:
-            # The response to COMMIT was lost and this is the retried batch: the lines are stored.
+            # The response to COMMIT was lost and the batch is being retried, but its lines are already stored.
             return None
         ref = (command.zone_id, command.id)
         used = self._line_counts.get(ref, 0)
         if used + len(command.lines) > LINES_MAX:
             return log_rendering.log_full(used)
         self._line_counts[ref] = used + len(command.lines)
-        self.added += [(task, line) for line in command.lines]
+        self.added_lines += [(task, line) for line in command.lines]
         return None
 
 
 def write_stack_traces(tx: Transaction, stack_traces: Sequence[tuple[Task, str]]) -> None:
     """Store the stack traces of failed attempts, in the transaction that fails them.
 
-    The limit of lines does not apply: retries already limit the number of failures, and users need these traces.
+    The line limit does not apply: retries already limit the number of failures, and users need these stack traces.
     """
     lines = [
         (
@@ -191,7 +193,7 @@ def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
 
 
 async def read_log(tx: Transaction, filters: LogFilter) -> LogPage:
-    """Read one page, and the position up to which it was read. Reading oldest first can continue there later."""
+    """Read one page. A reader that reads oldest first can continue later at the position of the page."""
     await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     start = filters.position or (FIRST_POSITION if filters.oldest_first else LAST_POSITION)
     task_rows, [head], event_rows, line_rows = await tx.read(
@@ -216,7 +218,7 @@ async def read_log(tx: Transaction, filters: LogFilter) -> LogPage:
 
 
 def _end_position(start: LogPosition, head: Row, transitions: LogPart, lines: Sequence[LogLine]) -> LogPosition:
-    """Return the end of both sources, including results that were committed after the head was read."""
+    """Return the end of both sources, including entries that were committed after the head was read."""
     pos, number = (int(str(position)) for position in head)
     return LogPosition(
         max([pos, start.pos, *(entry.pos or 0 for entry in transitions.entries)]),
@@ -232,7 +234,7 @@ def _transitions_statement(filters: LogFilter, start: LogPosition) -> BoundState
         "zone_id": filters.zone_id,
         "any_type": int(transition_filter.types is None),
         "types": types,
-        "exhausted": None if transition_filter.exhausted is None else int(transition_filter.exhausted),
+        "exhausted": None if transition_filter.retries_exhausted is None else int(transition_filter.retries_exhausted),
         "limit": filters.limit + 1,
     }
     if filters.oldest_first:
@@ -258,7 +260,7 @@ def _lines_statement(filters: LogFilter, start: LogPosition) -> BoundStatement:
 
 
 class LogEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a task's log, in both sources."""
+    """The end of a task's log: the position of its last event, and the number of its last line."""
 
     zone_id: str
     task_id: str

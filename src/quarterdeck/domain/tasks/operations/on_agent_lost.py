@@ -1,4 +1,4 @@
-"""Aborts the attempts of agents that ended, restarted or became stale, in the transaction that emits the event."""
+"""Aborts the attempts of agents that ended, restarted or became stale, in the transaction that emits that event."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ class LostAgentListener:
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
 
-    async def on_agent_ended(self, tx: Transaction, events: Sequence[NewEvent]) -> None:
-        """Abort the attempts of these agents. A transaction listener: the transaction holds the locks of their zones.
+    async def on_agents_lost(self, tx: Transaction, events: Sequence[NewEvent]) -> None:
+        """Abort the attempts of the agents in these events.
 
-        An agent that terminates after draining holds no task, so nothing is aborted for it.
+        This is a transaction listener: the transaction has already locked the zones of the agents. An agent that
+        terminates after draining holds no tasks, so nothing is aborted.
         """
-        lost = {(event.zone_id, event.subject): event for event in events if event.type in REASONS}
-        if not lost:
+        events_by_agent = {(event.zone_id, event.subject): event for event in events if event.type in REASONS}
+        if not events_by_agent:
             return
         decider = BatchDecider(
-            BatchInput(tx.now, self._timeouts, _allow_all, tasks=await load_held_tasks(tx, sorted(lost)))
+            BatchInput(tx.now, self._timeouts, _allow_all, tasks=await load_held_tasks(tx, sorted(events_by_agent)))
         )
         for task in decider.tasks(decider.refs()):
-            event = lost[task.zone_id, task.agent_id or ""]
+            event = events_by_agent[task.zone_id, task.agent_id or ""]
             decider.decide(
                 Abort(
                     zone_id=task.zone_id,

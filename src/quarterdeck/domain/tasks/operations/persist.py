@@ -1,4 +1,4 @@
-"""Writes the rows and events of a decided batch, one statement per kind of change."""
+"""Writes the rows and events of a decided batch, with one statement per kind of change."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Contents = dict[TaskRef, tuple[Content, tuple[str, ...]]]
 
 
 async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
-    """Write all changes of a batch, and return the contents of the claimed tasks."""
+    """Write all changes of a batch. Returns the contents of the claimed tasks."""
     _insert_tasks(tx, decider)
     _write_dependencies(tx, decider)
     if fair_ranks := decider.changed_fair_ranks():
         tx.write(Q.task_fair_ranks_set(batch=[(*creator, rank) for creator, rank in sorted(fair_ranks.items())]))
     contents = await _update_tasks(tx, decider, claimed)
-    if decider.held_changes or decider.seen_agents:
-        await agents.adjust_held(tx, decider.held_changes, decider.seen_agents)
-    if decider.revived_agents:
-        await agents.revive(tx, decider.revived_agents)
+    if decider.held_count_changes or decider.seen_agents:
+        await agents.adjust_held(tx, decider.held_count_changes, decider.seen_agents)
+    if decider.activated_agents:
+        await agents.revive(tx, decider.activated_agents)
     if decider.costs:
         await costs.write_costs(tx, decider.costs, tx.now)
-    if decider.added_keys:
-        tx.write(idempotency.store_records(decider.added_keys, tx.now))
+    if decider.key_records_to_store:
+        tx.write(idempotency.store_records(decider.key_records_to_store, tx.now))
     if decider.stack_traces:
         logs.write_stack_traces(tx, decider.stack_traces)
     for pending in decider.events:
@@ -48,24 +48,24 @@ async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[Clai
 
 
 def _insert_tasks(tx: Transaction, decider: BatchDecider) -> None:
-    if not decider.new_content:
+    if not decider.new_task_contents:
         return
     rows: SqlRows = [
         (*msgspec.structs.astuple(decider.task(ref)), *msgspec.structs.astuple(content))
-        for ref, content in decider.new_content.items()
+        for ref, content in decider.new_task_contents.items()
     ]
     for piece in chunks(rows):
         tx.write(Q.tasks_insert(batch=piece))
     class_rows: SqlRows = [
-        (*class_ref, decider.task(ref).task_type, decider.new_content[ref].required_capabilities, tx.now)
+        (*class_ref, decider.task(ref).task_type, decider.new_task_contents[ref].required_capabilities, tx.now)
         for class_ref, ref in sorted(decider.new_classes.items())
     ]
     tx.write(Q.task_classes_insert(batch=class_rows))
 
 
 def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
-    """Write dependencies and tags of new and changed tasks."""
-    replaced: SqlRows = [*sorted(ref for ref in decider.new_dependencies if ref not in decider.new_content)]
+    """Write the dependencies and tags of new and changed tasks."""
+    replaced: SqlRows = [*sorted(ref for ref in decider.new_dependencies if ref not in decider.new_task_contents)]
     if replaced:
         tx.write(Q.task_dependencies_remove(batch=replaced))
     edges: SqlRows = [
@@ -84,27 +84,27 @@ def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
     if removed_tags := sorted(decider.removed_tags):
         tx.write(Q.task_tags_remove(batch=[(zone_id, tag, task_id) for zone_id, tag, task_id in removed_tags]))
     tags: SqlRows = sorted(
-        (zone_id, tag, task_id) for (zone_id, task_id), task_tags in decider.tags.items() for tag in task_tags
+        (zone_id, tag, task_id) for (zone_id, task_id), task_tags in decider.new_tags.items() for tag in task_tags
     )
     for piece in chunks(tags):
         tx.write(Q.task_tags_insert(batch=piece))
 
 
 async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
-    """Update changed tasks and read the contents of claimed ones, in one round trip."""
+    """Update changed tasks and read the contents of claimed tasks, in one round trip."""
     updates = _update_statements(decider)
     refs = [(item.task.zone_id, item.task.id) for item in claimed]
-    unread_refs = sorted({ref for ref in refs if ref not in decider.new_content})
+    unread_refs = sorted({ref for ref in refs if ref not in decider.new_task_contents})
     reads: list[BoundStatement] = [Q.tasks_get_content(batch=[*unread_refs])] if unread_refs else []
     reads += dependency_reads.dependency_statements(
-        decider.tasks(unread_refs), dict.fromkeys(unread_refs, dependency_reads.LISTED_MAX)
+        decider.tasks(unread_refs), dict.fromkeys(unread_refs, dependency_reads.LISTED_DEPENDENCIES_MAX)
     )
     if not updates and not reads:
         return _new_contents(decider, refs)
     results = await tx.read(*updates, *reads)
     updated_count = sum(len(result) for result in results[: len(updates)])
     if updated_count != len(decider.originals):
-        # The status or the attempt of a row differs from what was loaded: it was changed without the zone's lock.
+        # The status or attempt of a row is not the loaded one: a writer has changed it without locking the zone.
         raise RuntimeError("tasks changed while their zone was locked")
     content_rows, *dependency_rows = results[len(updates) :] if reads else [[]]
     dependencies = dependency_reads.group_by_task(row for rows in dependency_rows for row in rows)
@@ -117,30 +117,30 @@ async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequenc
 
 
 def _update_statements(decider: BatchDecider) -> list[BoundStatement]:
-    claimed: SqlRows = []
-    completed: SqlRows = []
-    others: SqlRows = []
+    claim_rows: SqlRows = []
+    completion_rows: SqlRows = []
+    other_rows: SqlRows = []
     for ref, before in decider.originals.items():
         task, update = decider.task(ref), decider.content_updates.get(ref, NO_UPDATE)
         if decider.is_only_change(ref, decider.claim_changes.get(ref)):
-            claimed.append(_start_row(before, task))
+            claim_rows.append(_start_row(before, task))
         elif decider.is_only_change(ref, decider.completion_changes.get(ref)):
-            completed.append(_complete_row(before, task, update))
+            completion_rows.append(_complete_row(before, task, update))
         else:
-            others.append(_update_row(before, task, update))
+            other_rows.append(_update_row(before, task, update))
     return [
-        *(Q.tasks_start(batch=piece) for piece in chunks(claimed)),
-        *(Q.tasks_complete(batch=piece) for piece in chunks(completed)),
-        *(Q.tasks_update(batch=piece) for piece in chunks(others)),
+        *(Q.tasks_start(batch=piece) for piece in chunks(claim_rows)),
+        *(Q.tasks_complete(batch=piece) for piece in chunks(completion_rows)),
+        *(Q.tasks_update(batch=piece) for piece in chunks(other_rows)),
     ]
 
 
 def _new_contents(decider: BatchDecider, refs: Iterable[TaskRef]) -> Contents:
     """Return the contents of tasks that were created and claimed in the same batch."""
     return {
-        ref: (decider.new_content[ref], decider.new_dependencies[ref][: dependency_reads.LISTED_MAX])
+        ref: (decider.new_task_contents[ref], decider.new_dependencies[ref][: dependency_reads.LISTED_DEPENDENCIES_MAX])
         for ref in refs
-        if ref in decider.new_content
+        if ref in decider.new_task_contents
     }
 
 
@@ -227,7 +227,7 @@ def to_event(pending: PendingEvent) -> NewEvent:
         data |= {"retryCount": task.retry_count, "maxRetries": task.max_retries, "final": bool(task.final)}
         if not task.final:
             data["availableAt"] = iso(task.available_at)
-    if pending.exhausted:
+    if pending.retries_exhausted:
         data["exhausted"] = True
     if pending.reason is not None:
         data["reason"] = pending.reason

@@ -23,7 +23,7 @@ from quarterdeck.store.sql import BoundStatement
 
 READ_PERMISSION = "tasks.read"
 PAGE_BYTES_MAX = 4 << 20
-"""Maximum content size of one page. Larger pages would delay other requests."""
+"""Maximum content size of a page. A larger page would delay other requests."""
 SIZES_PER_READ = 100
 """Number of tasks whose content size one statement reads."""
 NO_DEPENDENCIES = dependency_reads.DependencyLists()
@@ -53,8 +53,8 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     priority_max: int | None = None
     task_type: str | None = None
     agent_id: str | None = None
-    requires_agent: bool = False
-    """The agent is named in the path, so it must exist."""
+    agent_must_exist: bool = False
+    """If the agent does not exist, return an error, not an empty page. Set if the agent id is in the path."""
     created_after: Millis | None = None
     tags: tuple[str, ...] = ()
 
@@ -62,7 +62,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
 class TaskPage(msgspec.Struct, frozen=True):
     items: list[FullTask]
     next_before: str | None
-    """The last task of this page, if more follow."""
+    """The id of the last task on this page, if more tasks follow."""
 
 
 async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[FullTask | Problem | Busy]:
@@ -86,25 +86,25 @@ async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[Ful
 
 
 async def list_tasks(tx: Transaction, filters: TaskFilter) -> TaskPage:
-    """List up to `limit` tasks whose content fits in a page, but at least one, so that paging always advances."""
+    """List up to `limit` tasks whose content fits in a page. A page has at least one task, so that paging advances."""
     await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     [rows] = await tx.read(_page_statement(filters))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
-        if filters.requires_agent and filters.agent_id is not None:
+        if filters.agent_must_exist and filters.agent_id is not None:
             await _require_agent(tx, (filters.zone_id, filters.agent_id))
         return TaskPage([], None)
     task_ids = [str(row[0]) for row in rows]
     fitting = await _fitting_prefix(tx, filters.zone_id, task_ids[: filters.limit])
     refs = [(filters.zone_id, task_id) for task_id in fitting]
     [rows] = await tx.read(Q.tasks_with_content(batch=[*refs]))
-    full_tasks = await _load_full_tasks(tx, rows, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
+    full_tasks = await _load_full_tasks(tx, rows, dict.fromkeys(refs, dependency_reads.LISTED_DEPENDENCIES_MAX))
     next_before = fitting[-1] if len(fitting) < len(task_ids) else None
     return TaskPage([full_tasks[ref] for ref in refs if ref in full_tasks], next_before)
 
 
 async def _fitting_prefix(tx: Transaction, zone_id: str, task_ids: Sequence[str]) -> Sequence[str]:
-    """Return the longest prefix of `task_ids` whose content fits in a page, but at least one task."""
+    """Return the longest prefix of `task_ids` whose content fits in a page, but at least one id."""
     used_bytes = 0
     for start in range(0, len(task_ids), SIZES_PER_READ):
         chunk = task_ids[start : start + SIZES_PER_READ]
@@ -143,7 +143,7 @@ async def _require_agent(tx: Transaction, ref: tuple[str, str]) -> None:
 async def _load_full_tasks(
     tx: Transaction, rows: Sequence[Row], limits: Mapping[TaskRef, int]
 ) -> dict[TaskRef, FullTask]:
-    """Decode rows of `tasks_with_content`, and read dependencies and dependents."""
+    """Decode rows of `tasks_with_content`, and read the dependencies and dependents of these tasks."""
     tasks = decode([row[:_task_column_count] for row in rows], Task)
     contents = decode([row[_task_column_count:] for row in rows], Content)
     dependencies = await dependency_reads.read_dependencies(tx, tasks, limits)

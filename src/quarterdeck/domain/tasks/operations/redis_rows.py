@@ -19,12 +19,13 @@ from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import SqlRows
 
 RECENT_MS = 2 * SECOND
-"""Rows that changed within this time are marked as recent: a commit may take this long to reach the mirror."""
+"""Tasks and agents that changed within this time are marked as recent: a commit may take this long to reach the
+mirror."""
 MIRRORED_STATES = (State.PENDING, State.ASSIGNED, State.RUNNING)
 START_POSITIONS: Positions = ("",) * (len(MIRRORED_STATES) + 1)
 """One position per mirrored task state, and one for agents."""
 STATUS_NAMES = {AgentStatus.WORKING: "running"}
-"""The Redis name of a status, where it differs from the lower-case name."""
+"""Redis names of statuses that differ from the lower-case name."""
 
 
 class TaskMirrorSource:
@@ -33,7 +34,7 @@ class TaskMirrorSource:
     async def load_mirrored(
         self, tx: Transaction, task_refs: Sequence[Ref], agent_refs: Sequence[Ref]
     ) -> tuple[list[MirroredTask], list[MirroredAgent]]:
-        """Load the current state of these tasks and agents. A deleted task or agent is returned without a state."""
+        """Load the current state of these tasks and agents. If one was deleted, only its reference is returned."""
         task_rows, agent_rows = await tx.read(Q.tasks_get(batch=[*task_refs]), agents.load_statement(agent_refs))
         tasks, agents_by_ref = decode(task_rows, Task), agents.decode_agents(agent_rows)
         newest_ids = await _load_newest_held(tx, [agent for agent in agents_by_ref.values() if _reports_no_task(agent)])
@@ -51,7 +52,8 @@ class TaskMirrorSource:
     async def list_contents(
         self, tx: Transaction, zone_id: str, positions: Positions | None, limit: int
     ) -> ZoneContents:
-        """List a slice of the tasks and agents of a zone, after these positions. None marks a list that has ended."""
+        """List a slice of the tasks and agents of a zone, after these positions. A position is None if its list has
+        ended."""
         positions = START_POSITIONS if positions is None else positions
         statements = [
             LISTS.tasks_in_state(zone_id=zone_id, status=state, after=after, limit=limit)

@@ -1,8 +1,8 @@
-"""The strategy of a zone, and the re-ranking of its tasks after it changes.
+"""The strategy of a zone, and the re-ranking of its tasks after the strategy changes.
 
-A new strategy applies at once to new tasks. Existing tasks are re-ranked in slices of 1,000, in order of creation,
-under the zone's lock. The row of the strategy stores the progress. So a zone with a million tasks is re-ranked while
-other commands are served, and a restart continues where it stopped.
+A new strategy applies at once to new tasks. Existing tasks are re-ranked in slices of 1,000, in order of creation. Each
+slice locks the zone only for its own transaction, so other commands are served while a zone with a million tasks is
+being re-ranked. The progress is stored in `task_strategies`, so re-ranking continues after a restart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RerankSlice(BaseCommand, frozen=True, kw_only=True):
 class RankingState(msgspec.Struct, frozen=True):
     strategy: Strategy
     is_complete: bool
-    """Whether all tasks of the zone are ranked by the strategy."""
+    """Whether all tasks of the zone have a rank under this strategy."""
 
 
 async def read_strategy(tx: Transaction, command: BaseCommand) -> Strategy:
@@ -60,7 +60,7 @@ async def run_batch(
     caller_checks = CallerChecks(commands)
     terms = sorted({command.leader_term for command in commands if command.leader_term is not None})
     term_rows, zone_rows, *caller_rows = await tx.read(
-        leases.valid_terms(terms), zones.lock_statement(tx, zone_ids), *caller_checks.statements()
+        leases.valid_terms_statement(terms), zones.lock_statement(tx, zone_ids), *caller_checks.statements()
     )
     valid_terms = {(str(name), int(str(term))) for name, term in term_rows}
     locked = zones.decode_zones(zone_rows)
@@ -109,14 +109,16 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
     strategy, ranked_to = Strategy(str(rows[0][0])), str(rows[0][1])
     [task_rows] = await tx.read(COORDINATOR.tasks_to_rank(zone_id=command.zone_id, after=ranked_to, limit=SLICE))
     tasks = decode(task_rows, Task)
-    outdated = [task for task in tasks if task.ranked_by is not strategy and not states.has_ended(task)]
-    if outdated:
+    outdated_tasks = [task for task in tasks if task.ranked_by is not strategy and not states.has_ended(task)]
+    if outdated_tasks:
         ranks = (
-            await _next_fair_ranks(tx, outdated)
+            await _assign_fair_ranks(tx, outdated_tasks)
             if strategy is Strategy.FAIR
-            else [ranking.rank_of(strategy, task) for task in outdated]
+            else [ranking.rank_of(strategy, task) for task in outdated_tasks]
         )
-        batch: SqlRows = [(task.zone_id, task.id, rank, strategy) for task, rank in zip(outdated, ranks, strict=True)]
+        batch: SqlRows = [
+            (task.zone_id, task.id, rank, strategy) for task, rank in zip(outdated_tasks, ranks, strict=True)
+        ]
         tx.write(COORDINATOR.tasks_rank(batch=batch))
     is_last = len(tasks) < SLICE
     tx.write(
@@ -125,16 +127,18 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
     return RankingState(strategy, is_last)
 
 
-async def _next_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int]:
-    """Return ranks as if the creators created the tasks again, in the same order."""
+async def _assign_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int]:
+    """Return ranks as if the tasks were created again in the same order, and store each creator's latest rank."""
     zone_id = tasks[0].zone_id
     creators: SqlRows = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
     [rows] = await tx.read(COORDINATOR.task_fair_ranks_get(batch=creators))
     fair_ranks = {str(creator): int(str(rank)) for creator, rank in rows}
-    claimed_rank = fair_ranks.get("", 0)
+    max_claimed_rank = fair_ranks.get("", 0)
     ranks: list[int] = []
     for task in tasks:
-        fair_ranks[task.created_by] = rank = ranking.next_fair_rank(fair_ranks.get(task.created_by, 0), claimed_rank)
+        fair_ranks[task.created_by] = rank = ranking.next_fair_rank(
+            fair_ranks.get(task.created_by, 0), max_claimed_rank
+        )
         ranks.append(rank)
     changed: SqlRows = [(zone_id, creator, rank) for creator, rank in sorted(fair_ranks.items()) if creator]
     tx.write(Q.task_fair_ranks_set(batch=changed))

@@ -4,15 +4,15 @@
 |------------------|------------------------------------------------------------------------------------|
 | states           | the states, and each transition as a function                                      |
 | decider          | the commands of one batch, in order of arrival                                     |
-| batch            | the changes of a batch so far                                                      |
-| batch_input      | the types of the input of a batch                                                  |
+| batch            | the changes that a batch has made so far                                           |
+| batch_input      | the loaded input of a batch, and the events that it emits                          |
 | dependencies     | how the end of a task affects its dependents                                       |
 | dependency_graph | cycles, and the order in which the tasks of one request are created                |
 | ready_queues     | ready tasks by class, lowest rank first                                            |
 | ranking          | the rank of a task under each strategy                                             |
 | idempotency      | the scope of idempotency keys                                                      |
-| budgets          | which costs a budget counts, and when it is spent                                  |
-| log_rendering    | who may add log lines, how transitions are rendered, and how both are merged       |
+| budgets          | which costs count against a budget, and when it is spent                           |
+| log_rendering    | who may add log lines, how transitions are rendered, and how the two are merged    |
 | explain          | why a task is in its state, and what would change it                               |
 | views            | responses                                                                          |
 | errors           | problems that commands return                                                      |

@@ -1,4 +1,4 @@
-"""The changes of a batch so far. They are written at the end, in one commit."""
+"""The changes that a batch has made so far. All of them are written at the end, in one commit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from quarterdeck.domain.tasks.rules.states import HELD
 TaskChange = tuple[Task, Task]
 """(before, after)"""
 ATTEMPT_COMMANDS = (Start, Progress, Complete, Fail, Release)
-"""Reports by the holder of an attempt."""
+"""Commands that the holder of an attempt sends with its token."""
 
 
 class Batch:
@@ -38,7 +38,7 @@ class Batch:
         self._tasks: dict[TaskRef, Task] = {}
         self._queues = ReadyQueues(self._tasks, loaded.classes, self._content_size)
         self._free_slots = {ref: agent.free_slots for ref, agent in loaded.agents.items()}
-        self.new_content: dict[TaskRef, Content] = {}
+        self.new_task_contents: dict[TaskRef, Content] = {}
         self.new_dependencies: dict[TaskRef, tuple[str, ...]] = {}
         """Dependencies of new tasks, and of tasks whose dependencies were replaced."""
         self.met_dependencies: set[tuple[TaskRef, str]] = set()
@@ -48,26 +48,28 @@ class Batch:
         self.originals: dict[TaskRef, Task] = {}
         """Changed tasks, in the version that was loaded."""
         self.claim_changes: dict[TaskRef, TaskChange] = {}
-        """Claims. If a task has no other change in the batch, a narrower statement writes it; see `is_only_change`."""
+        """Claims. If the claim is the only change to its task (`is_only_change`), `tasks_start` writes it, which sets
+        fewer columns than `tasks_update`."""
         self.completion_changes: dict[TaskRef, TaskChange] = {}
-        """Completions without costs. If a task has no other change, a narrower statement writes it too."""
+        """Completions without costs. If the completion is the only change to its task, `tasks_complete` writes it."""
         self.content_updates: dict[TaskRef, ContentUpdate] = {}
-        self.tags: dict[TaskRef, tuple[str, ...]] = {}
+        self.new_tags: dict[TaskRef, tuple[str, ...]] = {}
+        """All tags of new tasks, and of tasks whose tags were replaced."""
         self.removed_tags: set[tuple[str, str, str]] = set()
-        """(zone id, tag, task id)"""
+        """(zone id, tag, task id) of tags that were replaced. A tag that the task keeps is inserted again."""
         self.new_classes: dict[ClassRef, TaskRef] = {}
         """Class → the first new task of that class."""
-        self.added_keys: list[KeyRecord] = []
-        self.held_changes: dict[AgentRef, int] = {}
-        """Agent → change of the number of tasks that it holds."""
+        self.key_records_to_store: list[KeyRecord] = []
+        self.held_count_changes: dict[AgentRef, int] = {}
+        """Agent → change in the number of tasks that it holds."""
         self.seen_agents: set[AgentRef] = set()
-        """Agents whose `last_seen_at` must be written: they claimed, or reported with an attempt token."""
-        self.revived_agents: dict[AgentRef, BaseCommand] = {}
-        """Stale or new agent → the claim that shows that it is active."""
+        """Agents whose `last_seen_at` must be written because they sent a claim, or a report with an attempt token."""
+        self.activated_agents: dict[AgentRef, BaseCommand] = {}
+        """Agent that was stale or new → its first claim in the batch."""
         self.costs: list[tuple[Task, Cost]] = []
         self.stack_traces: list[tuple[Task, str]] = []
         self.ready_classes: set[ClassRef] = set()
-        """Classes in which a task became ready. If there are none, waiting claims are offered nothing."""
+        """Classes in which a task became ready. If there are none, the batch offers no tasks to waiting claims."""
         self.events: list[PendingEvent] = []
         for task in loaded.tasks:
             self.add_task(task)
@@ -82,11 +84,11 @@ class Batch:
 
     def _content_size(self, task: Task) -> int:
         ref = (task.zone_id, task.id)
-        content = self.new_content.get(ref)
+        content = self.new_task_contents.get(ref)
         return self._loaded.content_sizes.get(ref, 0) if content is None else content.size
 
     def task(self, ref: TaskRef) -> Task:
-        """The task with the changes of the batch so far."""
+        """The task with the changes that the batch has made so far."""
         return self._tasks[ref]
 
     def refs(self) -> list[TaskRef]:
@@ -96,28 +98,28 @@ class Batch:
         return [self._tasks[ref] for ref in refs]
 
     def is_only_change(self, ref: TaskRef, change: TaskChange | None) -> bool:
-        """Whether the task has no other change in this batch."""
+        """Whether `change` is the only change to the task in this batch."""
         return change is not None and self.originals[ref] is change[0] and self._tasks[ref] is change[1]
 
     # -- agents --------------------------------------------------------------------------------------------------
 
     def _record_claim(self, command: Claim, outcome: TaskResult | Problem) -> TaskResult | Problem:
-        """Record that the agent made contact. A claim without a task counts too. It revives a stale agent, and starts
-        the liveness check of a new one."""
+        """Record that the agent made contact. A claim that gets no task counts too. Contact makes a stale agent active
+        again, and starts the liveness checks of a new one."""
         agent_ref = (command.zone_id, command.agent_id)
         agent = self._loaded.agents.get(agent_ref)
         if agent is None or not isinstance(outcome, ClaimedTasks):
             return outcome
-        is_revived = agent.is_stale or agent.is_new
-        if is_revived:
-            self.revived_agents.setdefault(agent_ref, command)
-        if outcome.items or is_revived or not agent.seen_recently:
+        becomes_active = agent.is_stale or agent.is_new
+        if becomes_active:
+            self.activated_agents.setdefault(agent_ref, command)
+        if outcome.items or becomes_active or not agent.seen_recently:
             self.seen_agents.add(agent_ref)
         return outcome
 
     def _record_report(self, command: BaseCommand, task: Task, outcome: TaskResult | Problem) -> TaskResult | Problem:
-        """Record contact with the agent if the command is an accepted report with an attempt token. A release by the
-        server, after an undelivered claim, does not count."""
+        """Record contact with the agent if the command is an accepted report with an attempt token. If the response to
+        a claim cannot be delivered, the server releases the attempt itself; that release does not count as contact."""
         is_report = (
             isinstance(command, ATTEMPT_COMMANDS) and command.caller is not None and not isinstance(outcome, Problem)
         )
@@ -136,27 +138,28 @@ class Batch:
         self.costs += [(task, cost) for cost in costs]
         return states.add_costs(task, costs) if costs else task
 
-    def _change_held(self, task: Task, change: int) -> None:
-        """Take (+1) or free (-1) a slot of the task's agent. `task` is the task while the agent holds it."""
+    def _change_held_count(self, task: Task, change: int) -> None:
+        """Take (+1) or free (-1) a slot of the task's agent. `task` must name that agent: pass the task after the claim
+        or assignment, or before the change that ends the attempt."""
         if task.agent_id is None or (change < 0 and task.status not in HELD):
             return
         agent_ref = (task.zone_id, task.agent_id)
-        self.held_changes[agent_ref] = self.held_changes.get(agent_ref, 0) + change
+        self.held_count_changes[agent_ref] = self.held_count_changes.get(agent_ref, 0) + change
         if agent_ref in self._free_slots:
             self._free_slots[agent_ref] -= change
 
     def _update(self, before: Task, after: Task) -> None:
         ref = (before.zone_id, before.id)
-        if ref not in self.new_content:
+        if ref not in self.new_task_contents:
             self.originals.setdefault(ref, before)
         self._tasks[ref] = after
 
     def _update_content(self, task: Task, update: ContentUpdate) -> None:
         ref = (task.zone_id, task.id)
-        if ref in self.new_content:
-            content = self.new_content[ref]
+        if ref in self.new_task_contents:
+            content = self.new_task_contents[ref]
             changes = {name: value for name, value in msgspec.structs.asdict(update).items() if value is not None}
-            self.new_content[ref] = msgspec.structs.replace(content, **changes)
+            self.new_task_contents[ref] = msgspec.structs.replace(content, **changes)
             return
         earlier = self.content_updates.get(ref)
         self.content_updates[ref] = update if earlier is None else _merge_updates(earlier, update)
@@ -179,16 +182,23 @@ class Batch:
         trace = command.trace or task.trace
         self.events.append(
             PendingEvent(
-                event_type, from_state, task, command.actor, trace, reason.reason, reason.exhausted, reason.cycle
+                event_type,
+                from_state,
+                task,
+                command.actor,
+                trace,
+                reason.reason,
+                reason.retries_exhausted,
+                reason.cycle,
             )
         )
 
 
 class EventReason(msgspec.Struct, frozen=True):
-    """Why a transition happened, for its event."""
+    """The part of an event that says why its transition happened."""
 
     reason: str | None = None
-    exhausted: bool = False
+    retries_exhausted: bool = False
     cycle: tuple[str, ...] = ()
 
 

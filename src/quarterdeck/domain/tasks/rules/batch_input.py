@@ -1,4 +1,4 @@
-"""The input of a batch, loaded under the locks of its zones, and the events that a batch emits."""
+"""The input of a batch, loaded while its zones are locked, and the events that a batch emits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class AgentInfo:
     capabilities: frozenset[str]
     free_slots: int
     lease_expires_at: Millis
-    """When the agent becomes stale without further contact."""
+    """When the agent becomes stale if it makes no further contact."""
     problem: Problem | None = None
-    """Why the agent may not receive tasks."""
+    """The error for claims by this agent; None if it may receive tasks."""
     is_stale: bool = False
-    """The agent is assigned no tasks until it makes contact."""
+    """A stale agent is not assigned tasks until it makes contact."""
     seen_recently: bool = False
-    """`last_seen_at` is fresh enough to skip the write."""
+    """`last_seen_at` is so recent that it need not be written again."""
     is_new: bool = False
     """The agent has never made contact, so its liveness is not checked yet."""
 
@@ -72,9 +72,9 @@ def to_dependency_state(task: Task) -> DependencyState:
 class Timeouts:
     backoff_max_ms: Millis
     overdue_ms: Millis
-    """Time past the estimate after which the agent is warned."""
+    """How far an attempt may exceed its estimate before its agent is warned."""
     hung_ms: Millis
-    """Time without progress after that warning until the attempt is aborted."""
+    """How long after that warning an attempt without progress is aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +82,33 @@ class BatchInput:
     now: Millis
     timeouts: Timeouts
     permission_problem: Callable[[BaseCommand, str], Problem | None]
-    """Why the caller of a command may not use a permission, by its session, agent and role."""
+    """The error if the session, agent or role of a command's caller does not allow a permission, or None."""
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """Locked zone → why no work may start in it, or None."""
+    """Locked zone → the error if no work may start in it, or None."""
     tasks: Iterable[Task] = ()
-    """Tasks that the batch refers to: by id, by key, by the claim that holds them, or as dependents."""
+    """Tasks that the batch refers to by id, idempotency key or claim, and dependents of tasks that may end."""
     dependency_states: Iterable[DependencyState] = ()
     """States of the dependencies of new, changed and retried tasks."""
     keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
     agents: Mapping[AgentRef, AgentInfo] = field(default_factory=dict)
     classes: Mapping[ClassRef, TaskClass] = field(default_factory=dict)
     ready_tasks: Sequence[Task] = ()
-    """Claimable tasks by rank."""
+    """Ready tasks that the claims of the batch may take, by rank within each class."""
     content_sizes: Mapping[TaskRef, int] = field(default_factory=dict)
-    """Bytes of content of the tasks that may be claimed."""
+    """Content size, in bytes, of each task that may be claimed."""
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     fair_ranks: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(zone, creator) → rank of the creator's newest task; (zone, "") → highest rank claimed. Only under `fair`."""
     dependents: Mapping[TaskRef, Sequence[TaskRef]] = field(default_factory=dict)
-    """Task that may end in this batch → tasks that wait for it."""
+    """Task that may end in this batch → tasks that are waiting for it."""
     dependents_truncated: bool = False
-    """More dependents exist than were loaded. A later batch unblocks the rest."""
+    """More dependents exist than were loaded. A later batch unblocks those."""
     dependencies: Mapping[TaskRef, Sequence[str]] = field(default_factory=dict)
-    """Dependencies of retried tasks, and the closure of replaced dependencies."""
+    """Dependencies of retried tasks; for tasks whose dependencies are replaced, the closure of the new ones."""
     tags: Mapping[TaskRef, Sequence[str]] = field(default_factory=dict)
-    """Current tags of tasks whose tags are replaced."""
+    """Current tags of tasks whose tags are being replaced."""
     is_over_budget: Callable[[Task], bool] = lambda task: False
-    """Whether a budget that counts the task is spent."""
+    """Whether a budget against which the task's costs count is spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,6 @@ class PendingEvent:
     actor: str
     trace: str | None
     reason: str | None = None
-    exhausted: bool = False
+    retries_exhausted: bool = False
     """The task failed because no retry was left."""
     cycle: tuple[str, ...] = ()

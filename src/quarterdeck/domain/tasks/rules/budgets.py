@@ -1,8 +1,8 @@
-"""Budgets: which budgets count a task, when a budget is spent, and sums of costs.
+"""Budgets: which budgets apply to a task, when a budget is spent, and sums of costs.
 
-A budget counts the costs of a zone, of one task type or of one task, per calendar period in UTC. It is spent when its
-costs reach one of its limits, in dollars or in tokens; a budget with limit 0 is spent from the start. Costs of an
-earlier period do not count. No job has to reset them: the current period is computed from the current time.
+A budget limits the costs of a zone, a task type or a single task per calendar period in UTC. It is spent when the costs
+of the period reach one of its limits, in dollars or in tokens; a budget with limit 0 is spent from the start. No job
+resets a budget when its period ends: the current period is computed from the current time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quarterdeck.domain.tasks.model.cost_types import (
 from quarterdeck.domain.tasks.model.rows import Task
 
 SUM_MAX = 2**53
-"""JSON readers round larger numbers. Sums stop growing here."""
+"""Many JSON parsers round larger integers, so sums stop growing here."""
 SPENT_CODE = "budget_spent"
 _EPOCH = date(1970, 1, 1)
 _replace = msgspec.structs.replace
@@ -88,7 +88,7 @@ def _midnight(day: date) -> Millis:
 
 
 def scopes_of(task: Task) -> tuple[ScopeRef, ...]:
-    """The scopes whose budgets count the task."""
+    """The scopes of the budgets that apply to the task."""
     return (
         (task.zone_id, Scope.ZONE, ""),
         (task.zone_id, Scope.TASK_TYPE, task.task_type),
@@ -97,8 +97,8 @@ def scopes_of(task: Task) -> tuple[ScopeRef, ...]:
 
 
 def roll_over(budget: Budget, now: Millis) -> Budget:
-    """The budget in its current period, with zero costs if that is a new one. If the clock is set back, the budget
-    stays in its period."""
+    """The budget in its current period. Its sums are reset if a new period has begun. If the clock was set back, the
+    budget stays in its stored period."""
     period_start, period_end = period_bounds(budget.period, now)
     if period_start <= budget.began_at:
         return budget
@@ -106,14 +106,14 @@ def roll_over(budget: Budget, now: Millis) -> Budget:
 
 
 def is_spent(budget: Budget) -> bool:
-    """Whether a limit is reached. The budget must be in its current period, see `roll_over`."""
+    """Whether the budget has reached a limit. Call `roll_over` first, so that the budget is in its current period."""
     return (budget.usd_micros is not None and budget.spent_usd_micros >= budget.usd_micros) or (
         budget.tokens is not None and budget.spent_tokens >= budget.tokens
     )
 
 
 class SpentBudgets:
-    """The budgets that are spent at the time `now`. Per scope, only the one whose period ends last is kept."""
+    """The budgets that are spent at the time `now`. If a scope has several, only the one that ends last is kept."""
 
     def __init__(self, budgets: Iterable[Budget], now: Millis) -> None:
         self._spent: dict[ScopeRef, Budget] = {}
@@ -131,11 +131,11 @@ class SpentBudgets:
         return bool(self._spent) and any(ref in self._spent for ref in scopes_of(task))
 
     def is_spent_for_type(self, zone_id: str, task_type: str) -> bool:
-        """Whether no task of the type may be claimed. Then none of them needs to be loaded."""
+        """Whether a spent budget blocks all tasks of the type, so that none of them needs to be loaded."""
         return (zone_id, Scope.ZONE, "") in self._spent or (zone_id, Scope.TASK_TYPE, task_type) in self._spent
 
     def count_spent_tasks(self, zone_id: str) -> int:
-        """The number of tasks of a zone with a spent budget of their own. A claim may have to skip that many."""
+        """The number of tasks in a zone whose own budget is spent. A claim may have to skip that many tasks."""
         return sum(1 for zone, scope, _ in self._spent if zone == zone_id and scope == Scope.TASK)
 
     def blocking_budget(self, task: Task) -> SpentBudgetView | None:
@@ -175,7 +175,7 @@ def sum_by_scope(costs: Sequence[tuple[Task, Cost]]) -> dict[ScopeRef, CostSum]:
 
 
 def compute_charges(budgets: Iterable[Budget], sums: Mapping[ScopeRef, CostSum], now: Millis) -> Iterator[Charge]:
-    """One charge for each budget that counts some of the costs."""
+    """One charge for each budget that some of the costs count against."""
     for budget in budgets:
         total = sums.get((budget.zone_id, budget.scope, budget.scope_key))
         if total is None:
@@ -194,8 +194,8 @@ def compute_charges(budgets: Iterable[Budget], sums: Mapping[ScopeRef, CostSum],
 
 
 def put_budget(command: PutBudget, existing: Budget | None, used: CostSum, now: Millis) -> Budget:
-    """The new or changed budget. A new one starts with the costs of its period so far (`used`); a changed one keeps its
-    sums."""
+    """The new or changed budget. A new budget starts with the costs of its current period so far (`used`). A changed
+    budget keeps its sums."""
     if existing is not None:
         return _replace(roll_over(existing, now), usd_micros=command.usd_micros, tokens=command.tokens, updated_at=now)
     period_start, period_end = period_bounds(command.period, now)

@@ -1,4 +1,4 @@
-"""Decides the commands of one batch, in order of arrival. Each command sees the changes of those before it.
+"""Decides the commands of one batch, in order of arrival. Each command sees the changes made by earlier commands.
 
 Pure: no I/O, no clock, no randomness. Time, tokens and jitter are inputs. The caller writes all changes in one commit.
 """
@@ -56,7 +56,7 @@ PERMISSIONS: dict[type[BaseCommand], str] = {
     **dict.fromkeys((Claim, Start, Progress, Complete, Fail, Release), "tasks.work"),
     **dict.fromkeys((Cancel, Retry, Pause, Resume, Patch, Archive), "tasks.change"),
 }
-"""The permission that each command needs. The other commands come from the server."""
+"""The permission that each command needs. Commands that are not listed are sent by the server itself."""
 
 
 class BatchDecider(DependencyTracker):
@@ -116,7 +116,7 @@ class BatchDecider(DependencyTracker):
     def _create(self, command: Create) -> TaskResult | Problem:
         key = command_key(command)
         if key is not None and (record := self._keys.get(key)):
-            # The key is checked first: a request that was acknowledged gets the same response even in an ended zone.
+            # Check the key first: a repeated request gets the same response even if the zone has ended since.
             existing = self._tasks.get((command.zone_id, record.subject_id))
             if record.digest != command.request_digest:
                 return key_conflict(key)
@@ -131,9 +131,9 @@ class BatchDecider(DependencyTracker):
         unmet, failed = check
         task = states.create(command, self._rank_of(command), len(unmet), self._now)
         ref = self.add_task(task)
-        self.new_content[ref] = command.content
+        self.new_task_contents[ref] = command.content
         self._add_dependencies(ref, command.depends_on, unmet)
-        self.tags[ref] = command.tags
+        self.new_tags[ref] = command.tags
         self.new_classes.setdefault((task.zone_id, task.class_id), ref)
         self._queues.add_class(
             (task.zone_id, task.class_id), TaskClass(command.task_type, frozenset(command.required_capabilities))
@@ -146,12 +146,12 @@ class BatchDecider(DependencyTracker):
             task = states.fail_dependency(task, states.DEPENDENCY_FAILED, self._now)
             self._transition(self.task(ref), task, "task.failed", command, EventReason(task.reason))
         self._queue_if_ready(task)
-        return CreatedTask(task, True, self.new_content[ref])
+        return CreatedTask(task, True, self.new_task_contents[ref])
 
     def _add_key(self, key: Key, digest: str, subject_id: str) -> None:
         record = KeyRecord(key.zone_id, key.application_id, key.operation, key.key, digest, subject_id)
         self._keys[key] = record
-        self.added_keys.append(record)
+        self.key_records_to_store.append(record)
 
     def _rank_of(self, command: Create) -> TaskRank:
         assert command.caller is not None
@@ -161,8 +161,8 @@ class BatchDecider(DependencyTracker):
         if strategy is Strategy.PRIORITY:
             return TaskRank(strategy, ranking.by_priority(command.priority, self._now))
         creator = (command.zone_id, command.caller.subject)
-        claimed_rank = self._fair_ranks.get((command.zone_id, ""), 0)
-        self._fair_ranks[creator] = rank = ranking.next_fair_rank(self._fair_ranks.get(creator, 0), claimed_rank)
+        max_claimed_rank = self._fair_ranks.get((command.zone_id, ""), 0)
+        self._fair_ranks[creator] = rank = ranking.next_fair_rank(self._fair_ranks.get(creator, 0), max_claimed_rank)
         return TaskRank(strategy, rank)
 
     # -- claim, start and assign ---------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class BatchDecider(DependencyTracker):
             return ClaimedTasks(tuple(ClaimedTask(task, lease_expires_at=agent.lease_expires_at) for task in held))
         key = claim_key(command.zone_id, command.agent_id, command.claim_id)
         if key is not None and (record := self._keys.get(key)) and record.subject_id:
-            # This is a late repeat of a claim whose tasks have ended. Its client no longer expects tasks.
+            # A late repeat of a claim whose tasks have already ended: the client no longer expects tasks.
             return ClaimedTasks((), stop_waiting=True)
         if problem := self._loaded.zone_problems.get(command.zone_id) or agent.problem:
             return problem
@@ -228,7 +228,7 @@ class BatchDecider(DependencyTracker):
         ]
 
     def _start_assigned(self, task: Task, command: Claim) -> Task:
-        """Start the attempt that the assignment created. It keeps its token."""
+        """Start the attempt that the assignment created. The attempt keeps its token."""
         after = states.start(task, self._loaded.timeouts.overdue_ms, self._now)
         after = states.set_claim_id(after, command.claim_id)
         self._transition(task, after, "task.started", command)
@@ -239,14 +239,14 @@ class BatchDecider(DependencyTracker):
         agent_capabilities = frozenset[str]() if agent is None else agent.capabilities
         return agent_capabilities if command.capabilities is None else agent_capabilities & command.capabilities
 
-    def has_matching(self, command: Claim) -> bool:
-        """Whether ready tasks match the claim, even if its agent has no free slot or a budget is spent."""
+    def has_matching_tasks(self, command: Claim) -> bool:
+        """Whether a ready task matches the claim, even if the agent has no free slot or a budget is spent."""
         return bool(self._queues.find_matching(command.zone_id, self.usable_capabilities(command), command.task_types))
 
     def _start_attempt(self, task: Task, attempt: Attempt, command: BaseCommand) -> Task:
         after = states.start(states.assign(task, attempt, self._now), self._loaded.timeouts.overdue_ms, self._now)
         self._record_claimed_rank(task)
-        self._change_held(after, 1)
+        self._change_held_count(after, 1)
         self._transition(task, after, "task.started", command)
         self.claim_changes[task.zone_id, task.id] = (task, after)
         return after
@@ -285,7 +285,7 @@ class BatchDecider(DependencyTracker):
         after = states.assign(task, Attempt(command.agent_id, command.attempt_token), self._now)
         after = states.set_launch_deadline(after, self._now + command.launch_timeout_ms)
         self._record_claimed_rank(task)
-        self._change_held(after, 1)
+        self._change_held_count(after, 1)
         self._transition(task, after, "task.assigned", command)
         return after
 
@@ -296,7 +296,7 @@ class BatchDecider(DependencyTracker):
             return problem
         if (key := command_key(command)) is not None:
             if record := self._keys.get(key):
-                # This is a repeated report, already charged. It changes nothing: a later report may have followed.
+                # The report is a repeat and its costs are already charged. Ignore it: a later report may have followed.
                 return task if record.digest == command.request_digest else key_conflict(key)
             self._add_key(key, command.request_digest, command.id)
         after = states.update_progress(task, ProgressReport(command.percent, command.step, command.is_reset), self._now)
@@ -306,8 +306,8 @@ class BatchDecider(DependencyTracker):
         if command.checkpoint is not None:
             self._update_content(task, ContentUpdate(checkpoint_data=command.checkpoint))
         has_progressed = (after.progress_percent, after.current_step) != (task.progress_percent, task.current_step)
-        # Costs alone emit an event too: if the response to COMMIT is lost, the events of a batch prove that it was
-        # committed. Without one the batch would be retried and the costs charged twice.
+        # A report of costs alone emits an event too. If the response to COMMIT is lost, the batch counts as committed
+        # if its events are in the log; without an event it would be retried and the costs charged twice.
         if command.costs or has_progressed:
             self._transition(task, after, "task.progressed", command)
         else:
@@ -317,14 +317,14 @@ class BatchDecider(DependencyTracker):
     def _complete(self, command: Complete, task: Task) -> TaskResult | Problem:
         token = command.attempt_token
         if task.status is State.PAUSED and token is None:
-            # A paused task has no attempt and so no token. A user may complete it.
+            # A paused task has no attempt and therefore no token, but a user may complete it.
             if problem := self._loaded.permission_problem(command, "tasks.complete_paused"):
                 return problem
         elif problem := _attempt_problem(task, token):
             is_repeat = task.status is State.COMPLETED and token is not None and token == task.attempt_token
             return task if is_repeat else problem
         after = self._charge(states.complete(task, self._now), command.costs)
-        self._change_held(task, -1)
+        self._change_held_count(task, -1)
         self._update_content(task, ContentUpdate(output_result=command.output, summary=command.summary))
         self._transition(task, after, "task.completed", command)
         if not command.costs:
@@ -355,7 +355,7 @@ class BatchDecider(DependencyTracker):
         return self._fail_attempt(task, State.ABORTED, failure, command)
 
     def _condition_holds(self, condition: AbortCondition | None, task: Task) -> bool:
-        """Whether the condition that the coordinator saw still holds: the attempt may have started or progressed."""
+        """Whether the reason for the abort still applies: the attempt may have started or made progress since."""
         match condition:
             case None:
                 return True
@@ -370,22 +370,21 @@ class BatchDecider(DependencyTracker):
         after = states.fail(task, status, failure, self._loaded.timeouts.backoff_max_ms, self._now)
         if after.priority != task.priority and after.ranked_by is not Strategy.FAIR:
             after = states.set_rank(after, TaskRank(after.ranked_by, ranking.rank_of(after.ranked_by, after)))
-        exhausted = states.is_exhausted(task, after, retryable=failure.retryable)
-        self._change_held(task, -1)
+        retries_exhausted = states.has_exhausted_retries(task, after, retryable=failure.retryable)
+        self._change_held_count(task, -1)
         event_type = "task.failed" if after.status is State.FAILED else "task.aborted"
-        self._transition(
-            self.task((task.zone_id, task.id)), after, event_type, command, EventReason(failure.reason, exhausted)
-        )
+        reason = EventReason(failure.reason, retries_exhausted)
+        self._transition(self.task((task.zone_id, task.id)), after, event_type, command, reason)
         return after
 
     def _release(self, command: Release, task: Task) -> TaskResult | Problem:
         if problem := _attempt_problem(task, command.attempt_token):
             return problem
         if key := claim_key(task.zone_id, task.agent_id, task.claim_id):
-            # Clear the record of the claim id: if the response was lost, the client repeats the claim.
+            # Clear the record of the claim id, so that a client that never got the response can repeat the claim.
             self._add_key(key, "", "")
         after = states.release(task, self._now)
-        self._change_held(task, -1)
+        self._change_held_count(task, -1)
         self._transition(task, after, "task.released", command)
         self._queue_if_ready(after)
         return after
@@ -414,7 +413,7 @@ class BatchDecider(DependencyTracker):
             )
         awaits_retry = task.status in (State.FAILED, State.ABORTED)
         after = (states.cancel_retry if awaits_retry else states.cancel)(task, command.reason, self._now)
-        self._change_held(task, -1)
+        self._change_held_count(task, -1)
         self._transition(task, after, "task.aborted", command, EventReason(command.reason))
         return after
 
@@ -433,7 +432,7 @@ class BatchDecider(DependencyTracker):
             return task
         if states.TASK_STATES.next_state(Verb.PAUSE, task.status) is None:
             return errors.state_conflict(task, "paused", f"it is {task.status}")
-        self._change_held(task, -1)
+        self._change_held_count(task, -1)
         after = states.pause(task, self._now)
         self._transition(task, after, "task.paused", command)
         return after
@@ -457,7 +456,7 @@ class BatchDecider(DependencyTracker):
         self._transition(task, after, "task.archived", command)
         return after
 
-    # -- commands of the coordinator -----------------------------------------------------------------------------
+    # -- commands from the coordinator ---------------------------------------------------------------------------
 
     def _make_available(self, command: MakeAvailable, task: Task) -> TaskResult | Problem:
         if task.waits_for != WaitsFor.TIME or task.available_at > self._now:
@@ -485,13 +484,13 @@ def _agent_problem(command: Claim) -> Problem | None:
 
 
 def _holder_problem(command: BaseCommand, task: Task) -> Problem | None:
-    """Agents may only report on tasks they hold. The error does not reveal which agent holds the task."""
+    """The error if an agent reports on a task that it does not hold. It does not reveal which agent holds the task."""
     caller_agent_id = None if command.caller is None else command.caller.agent_id
     return errors.stale_attempt(task) if caller_agent_id not in (None, task.agent_id) else None
 
 
 def _attempt_problem(task: Task, token: str | None) -> Problem | None:
-    """Why a report is refused, or None. Only the token of the current attempt is accepted."""
+    """The error if `token` is not the token of the current attempt, or None."""
     if token is None:
         return errors.token_required()
     if token != task.attempt_token or task.status not in HELD:

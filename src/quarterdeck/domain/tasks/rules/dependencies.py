@@ -2,8 +2,9 @@
 
 A dependency is unmet or met. When a task completes, each dependency on it is met. A dependent without unmet
 dependencies is ready, or waits for its start time. When a task fails with no retry left or is canceled, its dependents
-fail too, or run regardless if `onDependencyFailure` is `run`. Only dependents whose dependency is unmet are loaded, up
-to the limit of one batch. A later batch unblocks the others: the ended task stays marked (`dependents_pending`).
+fail too, unless their `onDependencyFailure` is `run`: then they run anyway. A batch loads only dependents whose
+dependency is unmet, up to a limit. If there are more, the ended task stays marked (`dependents_pending`), and later
+batches unblock the remaining dependents.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class DependencyTracker(Batch):
         self._dependents = {ref: [*dependents] for ref, dependents in loaded.dependents.items()}
 
     def _dependency_state(self, ref: TaskRef) -> DependencyState | None:
-        # The task takes precedence over the loaded state: an earlier command of the batch may have changed it.
+        # Prefer the task to the loaded state: an earlier command in the batch may have changed the task.
         task = self._tasks.get(ref)
         return to_dependency_state(task) if task is not None else self._dependency_states.get(ref)
 
     def _check_dependencies(self, zone_id: str, depends_on: Sequence[str]) -> tuple[set[str], str | None] | Problem:
-        """(unmet dependencies, the first failed one or None), with the changes of the batch so far."""
+        """Return (unmet dependencies, the first failed dependency or None) after the changes of the batch so far."""
         unmet: set[str] = set()
         failed: str | None = None
         for task_id in depends_on:
@@ -54,7 +55,7 @@ class DependencyTracker(Batch):
     # -- unblock -------------------------------------------------------------------------------------------------
 
     def _unblock(self, ended: Task, command: BaseCommand) -> None:
-        """Unblock or fail the loaded dependents. If some were not loaded, mark the task for the coordinator."""
+        """Unblock or fail the loaded dependents of an ended task. If more exist, mark the task for the coordinator."""
         for dependent_ref in self._dependents.pop((ended.zone_id, ended.id), ()):
             waiting = self._tasks.get(dependent_ref)
             is_waiting = (
@@ -67,7 +68,7 @@ class DependencyTracker(Batch):
             self._update(ended, states.set_dependents_pending(ended, pending=self._loaded.dependents_truncated))
 
     def _apply_end(self, waiting: Task, ended: Task, command: BaseCommand) -> None:
-        """Apply the end of a dependency to a task that waits for it: the task fails, or the dependency is met."""
+        """Update a task that is waiting for a dependency that has ended: fail it, or mark the dependency as met."""
         dependency = ((waiting.zone_id, waiting.id), ended.id)
         self.met_dependencies.add(dependency)
         self.reopened_dependencies.discard(dependency)
@@ -91,7 +92,7 @@ class DependencyTracker(Batch):
         return self.task((task.zone_id, task.id))
 
     def _fail_for_cycle(self, command: FailForCycle, task: Task) -> Task:
-        """Fail a task of a cycle, if it still waits for dependencies."""
+        """Fail a task in a dependency cycle, if it is still waiting for dependencies."""
         if task.status not in (State.PENDING, State.PAUSED) or not task.unmet_dependencies:
             return task
         self._update_content(
@@ -104,7 +105,7 @@ class DependencyTracker(Batch):
     # -- changes by users ----------------------------------------------------------------------------------------
 
     def _retry(self, command: Retry, task: Task) -> Task | Problem:
-        """Queue the task again. It waits for those dependencies that were retried as well."""
+        """Queue the task again. It waits for any of its dependencies that were retried too and have not completed."""
         if task.status not in (State.FAILED, State.ABORTED):
             return errors.state_conflict(task, "retried", f"it is {task.status}")
         ref = (task.zone_id, task.id)
@@ -142,9 +143,9 @@ class DependencyTracker(Batch):
             self._update_content(task, ContentUpdate(metadata_json=command.metadata, tags=command.tags_json))
         if command.tags is not None:
             ref = (task.zone_id, task.id)
-            old_tags = self.tags.get(ref, self._loaded.tags.get(ref, ()))
+            old_tags = self.new_tags.get(ref, self._loaded.tags.get(ref, ()))
             self.removed_tags |= {(task.zone_id, tag, task.id) for tag in old_tags}
-            self.tags[ref] = command.tags
+            self.new_tags[ref] = command.tags
         self._transition(task, after, "task.changed", command)
         self._queue_if_ready(after)
         return after

@@ -1,8 +1,8 @@
-"""The dependency graph: cycles, and the order of creation.
+"""The dependency graph: cycles, and the order in which tasks are created.
 
-A new task depends on existing tasks or on tasks of the same request, so it can form a cycle only with tasks of its
-request. A task whose dependencies are replaced can form a cycle through any other tasks. To find it, the closure of the
-new dependencies is loaded.
+A new task can depend on existing tasks and on tasks in the same request. It can form a cycle only with the latter. If
+the dependencies of an existing task are replaced, a cycle can go through any task of the zone, so the closure of the
+new dependencies is loaded and searched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def find_cycle(start: str, depends_on: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """A path along dependencies from a task back to itself, `[start, …, start]`, or None.
+    """Return a path along dependencies from a task back to itself, `[start, …, start]`, or None.
 
     Iterative, because a chain of 10,000 tasks would exceed the recursion limit.
     """
@@ -36,8 +36,8 @@ def _path_back(start: str, last: str, came_from: Mapping[str, str]) -> list[str]
     return [start, *reversed(path)]
 
 
-def find_stuck(depends_on: Mapping[str, Iterable[str]]) -> set[str]:
-    """All tasks that are in a cycle or wait for one: the tasks that can never complete."""
+def find_stuck_tasks(depends_on: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the tasks that can never complete, because they are in a cycle or depend on a task in one."""
     unmet = {
         task: {dependency for dependency in dependencies if dependency in depends_on}
         for task, dependencies in depends_on.items()
@@ -57,22 +57,22 @@ def find_stuck(depends_on: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def order_by_dependencies(depends_on: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, list[str]]]:
-    """(order, cycles): the tasks in an order in which they can be created, and for each other task the cycle that it is
-    in or waits for."""
-    stuck = find_stuck(depends_on)
-    internal = {
+    """Return (order, cycles): the tasks that can be created, each after its dependencies; and, for every task that is
+    in a cycle or depends on one, that cycle."""
+    stuck = find_stuck_tasks(depends_on)
+    request_edges = {
         task: [dependency for dependency in dependencies if dependency in depends_on]
         for task, dependencies in depends_on.items()
     }
     order: list[str] = []
-    unmet = {task: len(set(dependencies)) for task, dependencies in internal.items() if task not in stuck}
+    unmet = {task: len(set(dependencies)) for task, dependencies in request_edges.items() if task not in stuck}
     dependents: dict[str, list[str]] = {}
     for task in unmet:
-        for dependency in set(internal[task]):
+        for dependency in set(request_edges[task]):
             dependents.setdefault(dependency, []).append(task)
     ready = [task for task, count in unmet.items() if count == 0]
     while ready:
-        # Going level by level keeps the order of the request where dependencies allow it.
+        # Proceed level by level, to keep the order of the request as far as dependencies allow.
         next_ready: list[str] = []
         for task in ready:
             order.append(task)
@@ -81,14 +81,19 @@ def order_by_dependencies(depends_on: Mapping[str, Sequence[str]]) -> tuple[list
                 if unmet[waiting] == 0:
                     next_ready.append(waiting)
         ready = next_ready
-    next_stuck = {task: next(dependency for dependency in internal[task] if dependency in stuck) for task in stuck}
-    return order, {task: _follow_cycle(task, next_stuck) for task in depends_on if task in stuck}
+    stuck_dependency = {
+        task: next(dependency for dependency in request_edges[task] if dependency in stuck) for task in stuck
+    }
+    return order, {task: _follow_cycle(task, stuck_dependency) for task in depends_on if task in stuck}
 
 
-def _follow_cycle(task: str, next_stuck: Mapping[str, str]) -> list[str]:
-    """The cycle that a stuck task is in or waits for. Every stuck task waits for one, so each path ends in a cycle."""
+def _follow_cycle(task: str, stuck_dependency: Mapping[str, str]) -> list[str]:
+    """Return the cycle that a stuck task is in or depends on.
+
+    Every stuck task depends on a stuck task, so following these dependencies leads into a cycle.
+    """
     path: dict[str, int] = {}
     while task not in path:
         path[task] = len(path)
-        task = next_stuck[task]
+        task = stuck_dependency[task]
     return [*[visited for visited, index in path.items() if index >= path[task]], task]

@@ -1,4 +1,4 @@
-"""Problems that task commands return. Codes and members are public; clients match on them."""
+"""Problems that task commands return. Codes and members are public: clients depend on them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Prob
 from quarterdeck.domain.tasks.model.rows import State, Task
 
 CYCLE_TEXT_MAX = 20
-"""Maximum number of task ids in the text of a cycle."""
+"""Maximum number of task ids when a cycle is written out in a message."""
 CYCLE_MAX = 1_000
 """Maximum number of task ids in the member `cycle`."""
 REASON_MAX = 200
-"""Maximum length of a cancel reason in an error text."""
+"""Maximum length of a cancel reason in an error message."""
 
 
 def task_not_found(task_id: str) -> NotFound:
@@ -76,7 +76,7 @@ def _why_ended(task: Task) -> str:
         case State.ABORTED:
             return f"it was aborted ({task.reason}) and the task will be retried"
         case State.PENDING:
-            return "the task is PENDING and waits for its next attempt"
+            return "the task is PENDING and waiting for its next attempt"
         case State.PAUSED | State.COMPLETED | State.FAILED | State.ARCHIVED:
             return f"the task is {task.status}"
 

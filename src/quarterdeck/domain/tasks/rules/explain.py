@@ -1,4 +1,4 @@
-"""Explains why a task is in its state and what would change it: sentences for people, fields for programs."""
+"""Explains why a task is in its state and what would change it, in sentences for people and fields for programs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from quarterdeck.domain.tasks.model.explain_types import (
 from quarterdeck.domain.tasks.model.rows import State, WaitsFor
 from quarterdeck.domain.tasks.rules import states
 
-NAMED_MAX = 5
-"""Maximum number of tasks or capabilities in one sentence."""
+NAMES_MAX = 5
+"""Maximum number of tasks or capabilities that one sentence lists."""
 
 
 def explain(facts: ExplainInput) -> TaskExplanation:
@@ -46,10 +46,10 @@ def _explain_pending(facts: ExplainInput) -> TaskExplanation:
         return _explain_dependencies(facts)
     if task.waits_for == WaitsFor.TIME:
         available_at = iso(task.available_at)
-        is_late = task.available_at <= facts.now
+        has_passed = task.available_at <= facts.now
         reason = (
             f"Its start time {available_at} has passed. The coordinator has not processed it yet."
-            if is_late
+            if has_passed
             else f"Its start time is {available_at}."
         )
         return TaskExplanation(
@@ -66,11 +66,11 @@ def _explain_pending(facts: ExplainInput) -> TaskExplanation:
 
 def _explain_dependencies(facts: ExplainInput) -> TaskExplanation:
     unmet = facts.task.unmet_dependencies
-    described = [f"{dependency.id!r} ({_describe_state(dependency)})" for dependency in facts.dependencies[:NAMED_MAX]]
+    described = [f"{dependency.id!r} ({_describe_state(dependency)})" for dependency in facts.dependencies[:NAMES_MAX]]
     remaining = unmet - len(described)
     names = ", ".join(described) + (f" and {remaining} more" if remaining > 0 else "")
     failed = [dependency.id for dependency in facts.dependencies if dependency.final]
-    reasons = [f"It waits for {_count(unmet, 'task')} to complete: {names}."]
+    reasons = [f"It is waiting for {_format_count(unmet, 'task')} to complete: {names}."]
     if failed:
         reasons.append(f"{failed[0]!r} has failed. The coordinator has not updated this task yet.")
     return TaskExplanation(
@@ -87,7 +87,7 @@ def _describe_state(dependency: UnmetDependency) -> str:
     if dependency.status in states.HELD and dependency.agent_id is not None:
         return f"{dependency.status} by {dependency.agent_id}"
     if dependency.status is State.PENDING and dependency.waits_for == WaitsFor.DEPENDENCIES:
-        return "PENDING, waits for dependencies"
+        return "PENDING, waiting for dependencies"
     if dependency.waits_for == WaitsFor.TIME:
         return f"{dependency.status} until {iso(dependency.available_at)}"
     return f"{dependency.status}, final" if dependency.final else str(dependency.status)
@@ -131,16 +131,16 @@ def _explain_agents(facts: ExplainInput) -> TaskExplanation:
         next_step = "A matching agent registers or sends a heartbeat, and claims it."
     elif not agents.free:
         code = "agents_busy"
-        reason = f"{_count(agents.suited, 'agent')} could take it, but none has a free slot."
+        reason = f"{_format_count(agents.suited, 'agent')} could take it, but none has a free slot."
         next_step = "One of them finishes another task, or its maxConcurrentTasks is raised."
     else:
         code = "turn"
-        reason = f"It waits for a claim; {_count(agents.free, 'agent')} could take it now."
+        reason = f"It is waiting for a claim; {_format_count(agents.free, 'agent')} could take it now."
         next_step = "One of them claims tasks of this type."
     queue_position = (
-        f"Ready tasks of the same class that rank before it: {facts.ranked_before}."
+        f"Ready tasks of the same type and required capabilities that rank before it: {facts.ranked_before}."
         if facts.ranked_before
-        else "It ranks first in its class."
+        else "It ranks first among ready tasks of the same type and required capabilities."
     )
     return TaskExplanation(
         task=_task_view(facts),
@@ -200,7 +200,7 @@ def _explain_held(facts: ExplainInput) -> TaskExplanation:
         )
     next_steps = ["Its agent completes, fails or releases it."]
     if holder is None:
-        next_steps.append("Its agent no longer exists: the coordinator aborts the attempt.")
+        next_steps.append("Its agent no longer exists, so the coordinator aborts the attempt.")
     else:
         next_steps.append(
             f"The attempt is aborted at {iso(holder.lease_expires_at)} unless its agent makes contact before then."
@@ -208,7 +208,9 @@ def _explain_held(facts: ExplainInput) -> TaskExplanation:
     if task.timeout_at is not None:
         next_steps.append(f"The attempt is aborted at {iso(task.timeout_at)}.")
     if task.overdue_at is not None and task.warned_at is not None:
-        next_steps.append(f"Without progress the attempt is aborted at {iso(task.overdue_at)}.")
+        next_steps.append(
+            f"The attempt is aborted at {iso(task.overdue_at)} unless its agent reports progress by then."
+        )
     return TaskExplanation(
         task=_task_view(facts),
         code="running" if task.status is State.RUNNING else "assigned",
@@ -268,20 +270,20 @@ def _describe_attempts(facts: ExplainInput) -> list[str]:
     task = facts.task
     if not task.attempt:
         return []
-    return [f"{_count(task.attempt, 'attempt')} started, {task.retry_count} of {task.max_retries} retries used."]
+    return [f"{_format_count(task.attempt, 'attempt')} started, {task.retry_count} of {task.max_retries} retries used."]
 
 
 def _describe_last_error(facts: ExplainInput) -> list[str]:
     return [] if facts.last_error is None else [f"The last error was: {facts.last_error[:500]}"]
 
 
-def _count(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _join_names(names: list[str]) -> str:
-    listed = ", ".join(repr(name) for name in names[:NAMED_MAX])
-    return listed if len(names) <= NAMED_MAX else f"{listed} and {len(names) - NAMED_MAX} more"
+    listed = ", ".join(repr(name) for name in names[:NAMES_MAX])
+    return listed if len(names) <= NAMES_MAX else f"{listed} and {len(names) - NAMES_MAX} more"
 
 
 def _dependency_view(dependency: UnmetDependency) -> DependencyView:

@@ -22,5 +22,5 @@ def command_key(command: Create | Progress) -> Key | None:
 
 
 def claim_key(zone_id: str, agent_id: str | None, claim_id: str | None) -> Key | None:
-    """The key is scoped to the agent, not to the application that claims for it."""
+    """The idempotency key of a claim id. It is scoped to the agent, not to the application that sends the claim."""
     return None if claim_id is None else Key(zone_id, "", CLAIM_OPERATION, f"{agent_id} {claim_id}")

@@ -1,6 +1,6 @@
-"""The log of a task: who may add lines, how transitions are rendered, and how both sources are merged.
+"""The log of a task: who may add lines, how transitions are rendered, and how lines and transitions are merged.
 
-Transitions are not stored twice: they are events of the event log, rendered as log entries.
+Transitions are not stored twice: they are read from the event log and rendered as log entries.
 
 | event type            | level                                          | `event`           |
 |-----------------------|------------------------------------------------|-------------------|
@@ -12,10 +12,11 @@ Transitions are not stored twice: they are events of the event log, rendered as 
 | task.unblocked        | INFO                                           | unblocked         |
 | all others            | INFO                                           | state_transition  |
 
-Agents choose the level and the event of their lines. The event `error` marks the stack trace of a failed attempt.
+Agents choose the level and `event` of the lines they add. A line with the event `error` holds the stack trace of a
+failed attempt.
 
-Each source is in commit order, and a cursor is a position in both. The sources are merged by time. If a clock was
-set back, the merged order may be slightly wrong, but no entry is lost.
+Lines and transitions are each in commit order, and a cursor holds a position in both. They are merged by time. If a
+clock was set back, entries may be slightly out of order, but none is lost.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ Redactor = Callable[[str], str]
 
 
 def append_problem(caller: Caller, task: Task | None, task_id: str, token: str | None) -> Problem | None:
-    """Why a line is refused, or None. Only the holder of the current attempt may add lines."""
+    """The error if the caller may not add lines, or None. Only the holder of the current attempt may."""
     if task is None:
         return errors.task_not_found(task_id)
     if token is None:
@@ -95,7 +96,8 @@ def log_full(used: int) -> LimitReached:
 
 
 def new_line(item: LogItem, line_id: str) -> NewLogLine:
-    """The line to store. Values under secret-like names and secret-like texts are redacted here and never stored."""
+    """The line to store. Values under secret-like names and secret-like strings are redacted here, so they are never
+    stored."""
     details = redaction.redact(item.details)
     encoded = msgspec.json.encode(details)
     if len(encoded) > DETAILS_BYTES_MAX:
@@ -105,7 +107,7 @@ def new_line(item: LogItem, line_id: str) -> NewLogLine:
 
 
 def redact_line(line: NewLogLine, redact: Redactor) -> NewLogLine:
-    """Apply `redact` to every text of the line."""
+    """Apply `redact` to every string in the line."""
     details = msgspec.json.decode(line.details)
     return msgspec.structs.replace(
         line,
@@ -116,7 +118,7 @@ def redact_line(line: NewLogLine, redact: Redactor) -> NewLogLine:
 
 
 def _redact_value(value: object, redact: Redactor) -> object:
-    # Redact each string separately: in the encoded JSON, a redacted number would leave invalid JSON.
+    # Redact each string separately: redacting the encoded JSON could replace a number and make the JSON invalid.
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
@@ -143,10 +145,10 @@ class Transition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransitionFilter(msgspec.Struct, frozen=True):
-    """Which transitions to read. None matches all."""
+    """Which transitions to read. A field that is None does not filter."""
 
     types: tuple[str, ...] | None
-    exhausted: bool | None = None
+    retries_exhausted: bool | None = None
 
 
 def transition_filter(level: Level | None, event: str | None) -> TransitionFilter:
@@ -165,7 +167,7 @@ def transition_filter(level: Level | None, event: str | None) -> TransitionFilte
 
 
 class _EventData(msgspec.Struct, frozen=True, rename="camel"):
-    """The members of an event's data that entries show as fields or in the message."""
+    """The members of an event's data that a log entry shows, as fields or in its message."""
 
     agent_id: str | None = None
     session_key: str | None = None
@@ -251,7 +253,7 @@ def entry_from_line(line: LogLine) -> LogEntry:
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """The entries that were read from one source, in its order."""
+    """The entries that were read from one source, in the order of that source."""
 
     entries: Sequence[LogEntry]
     is_truncated: bool
@@ -261,14 +263,14 @@ class LogPart(msgspec.Struct, frozen=True):
 class PageRange(msgspec.Struct, frozen=True):
     start: LogPosition
     end: LogPosition
-    """Where the next page continues in a source that was read completely: at its current end or, newest first, before
-    its beginning."""
+    """Where the next page continues in a source that this page has read completely: after its last entry or, when
+    reading newest first, before its first."""
     limit: int
     oldest_first: bool
 
 
 def merge_parts(transitions: LogPart, lines: LogPart, page_range: PageRange) -> LogPage:
-    """Merge both sources into one page."""
+    """Merge transitions and lines into one page."""
     transition_entries, line_entries = [*transitions.entries], [*lines.entries]
     page: list[LogEntry] = []
     i = j = 0
@@ -276,7 +278,7 @@ def merge_parts(transitions: LogPart, lines: LogPart, page_range: PageRange) -> 
         if (i == len(transition_entries) and transitions.is_truncated) or (
             j == len(line_entries) and lines.is_truncated
         ):
-            # The next entry of a truncated source is not loaded, and might come first.
+            # The next entry of a truncated source is not loaded, and it might precede the entries that are.
             break
         if i == len(transition_entries) and j == len(line_entries):
             break
@@ -300,7 +302,7 @@ def merge_parts(transitions: LogPart, lines: LogPart, page_range: PageRange) -> 
 
 
 def _comes_first(transition: LogEntry, line: LogEntry, *, oldest_first: bool) -> bool:
-    """At the same time, the transition is the older of the two, in both orders."""
+    """Whether the transition precedes the line on the page. If their times are equal, the transition is older."""
     if oldest_first:
         return transition.created_at <= line.created_at
     return transition.created_at > line.created_at

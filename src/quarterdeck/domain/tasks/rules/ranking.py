@@ -1,4 +1,4 @@
-"""Rank of a task: one number per task, lowest first.
+"""The rank of a task: a number by which ready tasks are ordered, lowest first.
 
 All strategies share one index, and a claim does not depend on the strategy. The rank is set when a task is created. It
 is set again when the zone's strategy changes and, except under `fair`, when the task's priority changes.
@@ -9,9 +9,9 @@ is set again when the zone's strategy changes and, except under `fair`, when the
 | sjf      | shorter estimate first, no estimate last, then older    |
 | fair     | creators alternate, however many tasks each has queued  |
 
-`fair` is start-time fair queueing: each creator has a virtual clock. A task ranks one after its creator's newest task
-or, if that is higher, one after the highest rank claimed so far. A creator who queues 1,000 tasks alternates with one
-who queues a single task, and a late creator does not wait for the backlog.
+`fair` is start-time fair queueing: each creator has a virtual clock. The rank of a new task is one more than the rank
+of its creator's newest task or the highest rank claimed so far, whichever is higher. A creator who queues 1,000 tasks
+alternates with one who queues a single task, and a creator who arrives late does not have to wait for the backlog.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from quarterdeck.domain.tasks.model.rows import Strategy, Task
 
 PRIORITY_MAX = 10
 STEP = 10**13
-"""Larger than any timestamp in milliseconds, so that age never outweighs priority."""
-NO_ESTIMATE = 525_601
-"""One minute more than the largest estimate."""
+"""Larger than any timestamp in milliseconds, so that age never outweighs the priority or the estimate."""
+NO_ESTIMATE_MINUTES = 525_601
+"""One minute more than the largest estimate, so that tasks without an estimate rank last."""
 
 
 def by_priority(priority: int, created_at: Millis) -> int:
@@ -31,15 +31,15 @@ def by_priority(priority: int, created_at: Millis) -> int:
 
 
 def by_estimate(minutes: int | None, created_at: Millis) -> int:
-    return (NO_ESTIMATE if minutes is None else minutes) * STEP + created_at
+    return (NO_ESTIMATE_MINUTES if minutes is None else minutes) * STEP + created_at
 
 
-def next_fair_rank(creator_rank: int, claimed_rank: int) -> int:
-    return max(creator_rank, claimed_rank) + 1
+def next_fair_rank(creator_rank: int, max_claimed_rank: int) -> int:
+    return max(creator_rank, max_claimed_rank) + 1
 
 
 def rank_of(strategy: Strategy, task: Task) -> int:
-    """The rank under `priority` or `sjf`, from the row. A fair rank cannot be computed from the row."""
+    """The rank under `priority` or `sjf`. A `fair` rank depends on other tasks and cannot be computed from the row."""
     if strategy is Strategy.SJF:
         return by_estimate(task.estimated_duration_minutes, task.created_at)
     return by_priority(task.priority, task.created_at)

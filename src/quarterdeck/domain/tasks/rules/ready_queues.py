@@ -13,13 +13,14 @@ from quarterdeck.domain.tasks.model.rows import State, Task, TaskRef, WaitsFor
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 
 CLAIM_BYTES_MAX = 16 << 20
-"""Maximum total content size that the claims of one batch return. Tasks that do not fit stay queued."""
+"""Maximum total content size, in bytes, of the tasks that the claims of one batch return. Tasks that do not fit stay
+queued."""
 Entry = tuple[int, str]
 """(rank, task id). Generated ids are time-ordered, so among equal ranks the older task comes first."""
 
 
 def class_id_of(task_type: str, required_capabilities: Sequence[str]) -> str:
-    """The id of a class: the same for all tasks with the same type and required capabilities."""
+    """The id of the class of all tasks with this type and these required capabilities, which must be sorted."""
     return hashlib.blake2b(msgspec.json.encode((task_type, *required_capabilities)), digest_size=12).hexdigest()
 
 
@@ -30,8 +31,8 @@ def is_ready(task: Task) -> bool:
 class ReadyQueues:
     """One heap per class.
 
-    An entry may be outdated: its task was claimed, canceled or re-ranked after it was pushed. Entries are therefore
-    checked when they are popped, not when a task changes.
+    An entry is outdated if its task was claimed, canceled or re-ranked after the entry was pushed. Outdated entries are
+    discarded when they are popped, not when the task changes.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class ReadyQueues:
         ]
 
     def reserve_bytes(self, task: Task, *, is_first: bool) -> bool:
-        """Reserve space for the task's content, if there is enough. The first task of a claim always fits: otherwise a
-        large task would never be claimed."""
+        """Reserve space for the task's content, if there is enough. The first task of a claim is always accepted:
+        otherwise a large task might never be claimed."""
         size = self._size_of(task)
         if size > self._bytes_left and not is_first:
             return False
@@ -71,10 +72,12 @@ class ReadyQueues:
         return True
 
     def take_fitting(self, tasks: Sequence[Task]) -> list[Task]:
-        """Reserve space for the tasks in order, and return those before the first that does not fit."""
+        """Reserve space for the tasks in order. Returns the tasks before the first one that does not fit."""
         return [*takewhile(lambda task: self.reserve_bytes(task, is_first=task is tasks[0]), tasks)]
 
-    def pop(self, zone_id: str, queues: list[list[Entry]], limit: int, skip: Callable[[Task], bool]) -> list[Task]:
+    def pop(
+        self, zone_id: str, queues: list[list[Entry]], limit: int, should_skip: Callable[[Task], bool]
+    ) -> list[Task]:
         """Remove and return up to `limit` tasks whose content fits, lowest rank first. Skipped tasks stay queued."""
         taken: list[Task] = []
         skipped: list[tuple[list[Entry], Entry]] = []
@@ -84,7 +87,7 @@ class ReadyQueues:
             task = self._tasks[zone_id, head[1]]
             if not is_ready(task) or task.rank != head[0] or (taken and task.id == taken[-1].id):
                 continue  # outdated, or queued twice
-            if skip(task):
+            if should_skip(task):
                 skipped.append((queue, head))
             elif self.reserve_bytes(task, is_first=not taken):
                 taken.append(task)

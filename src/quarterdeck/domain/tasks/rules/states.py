@@ -1,7 +1,7 @@
 """Task states and transitions.
 
-Each function returns the task after one change. The functions do not check the state: the decider does. The table
-`TASK_STATES` lists the transitions; `docs/states/task.md` is generated from it.
+Each function returns the task after one change. The functions do not check the current state; the decider does. The
+table `TASK_STATES` lists the transitions; `docs/states/task.md` is generated from it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _replace = msgspec.structs.replace
 
 
 def has_ended(task: Task) -> bool:
-    """Whether no further attempt follows, unless a user retries the task."""
+    """Whether the task will have no further attempts unless a user retries it."""
     return task.status in (State.COMPLETED, State.ARCHIVED) or bool(task.final)
 
 
 class TaskRank(msgspec.Struct, frozen=True):
-    """The rank of a task, and the strategy that assigned it."""
+    """The rank of a task, and the strategy under which it was computed."""
 
     strategy: Strategy
     value: int
 
 
-def create(command: Create, rank: TaskRank, unmet: int, now: Millis) -> Task:
+def create(command: Create, rank: TaskRank, unmet_count: int, now: Millis) -> Task:
     assert command.caller is not None
     available_at = max(now, command.run_at or now)
     return Task(
@@ -77,9 +77,9 @@ def create(command: Create, rank: TaskRank, unmet: int, now: Millis) -> Task:
         class_id=command.class_id,
         rank=rank.value,
         ranked_by=rank.strategy,
-        waits_for=_waits_for(unmet, available_at, now),
+        waits_for=_waits_for(unmet_count, available_at, now),
         dependency_count=len(command.depends_on),
-        unmet_dependencies=unmet,
+        unmet_dependencies=unmet_count,
         available_at=available_at,
         timeout_seconds=command.timeout_seconds,
         timeout_at=None,
@@ -108,13 +108,13 @@ def create(command: Create, rank: TaskRank, unmet: int, now: Millis) -> Task:
 
 
 def waits_for(task: Task, now: Millis) -> int:
-    """What a PENDING task needs before it can be claimed."""
+    """What a PENDING task is waiting for before it can be claimed (`WaitsFor`)."""
     return _waits_for(task.unmet_dependencies, task.available_at, now)
 
 
-def _waits_for(unmet: int, available_at: Millis, now: Millis) -> int:
-    # Dependencies first: until they are met, the start time does not matter.
-    if unmet:
+def _waits_for(unmet_count: int, available_at: Millis, now: Millis) -> int:
+    # Check dependencies first: until they are met, the start time does not matter.
+    if unmet_count:
         return WaitsFor.DEPENDENCIES
     return WaitsFor.TIME if available_at > now else WaitsFor.NOTHING
 
@@ -130,7 +130,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
-    # The attempt is counted here, not when it ends: an agent that dies never reports its end.
+    # Count the attempt now, not when it ends: an agent that dies never reports the end.
     return _replace(
         task,
         status=State.ASSIGNED,
@@ -151,20 +151,20 @@ def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
 
 
 def set_launch_deadline(task: Task, deadline: Millis) -> Task:
-    """Set the launch deadline. `timeout_at` holds it while the task is ASSIGNED; `start` sets the attempt's timeout."""
+    """Until the task starts, `timeout_at` is the launch deadline. `start` replaces it with the attempt's timeout."""
     return _replace(task, timeout_at=deadline)
 
 
 def start(task: Task, overdue_ms: Millis, now: Millis) -> Task:
-    """`overdue_ms` is the time past the estimate after which the agent is warned."""
-    expected = task.estimated_completion_at
+    """Start the attempt. Its agent is warned `overdue_ms` after the estimated end."""
+    estimated_end = task.estimated_completion_at
     if task.estimated_duration_minutes is not None:
-        expected = now + task.estimated_duration_minutes * MINUTE
+        estimated_end = now + task.estimated_duration_minutes * MINUTE
     return _replace(
         task,
         status=State.RUNNING,
-        estimated_completion_at=expected,
-        overdue_at=None if expected is None else expected + overdue_ms,
+        estimated_completion_at=estimated_end,
+        overdue_at=None if estimated_end is None else estimated_end + overdue_ms,
         timeout_at=_timeout_at(task, now),
         started_at=now,
         progress_at=now,
@@ -187,7 +187,7 @@ class ProgressReport(msgspec.Struct, frozen=True):
 
 
 def update_progress(task: Task, report: ProgressReport, now: Millis) -> Task:
-    """Apply a progress report. Within an attempt progress never decreases, unless the agent resets it."""
+    """Apply a progress report. Within an attempt, progress never decreases unless the agent resets it."""
     percent = task.progress_percent if report.percent is None else report.percent
     return _replace(
         task,
@@ -203,13 +203,13 @@ def set_session_key(task: Task, session_key: str) -> Task:
 
 
 def release(task: Task, now: Millis) -> Task:
-    """Give the attempt back. It does not count."""
+    """Give the attempt back. It does not count as an attempt of the task."""
     pending = _clear_attempt(task, State.PENDING, now)
     return _replace(pending, attempt=task.attempt - 1, waits_for=waits_for(pending, now))
 
 
 def pause(task: Task, now: Millis) -> Task:
-    """Pause the task and end its attempt: later reports of its agent are refused. The checkpoint is kept."""
+    """Pause the task and end its attempt: later reports from its agent are refused. The checkpoint is kept."""
     return _replace(_clear_attempt(task, State.PAUSED, now), waits_for=WaitsFor.NOTHING)
 
 
@@ -237,7 +237,7 @@ def _clear_attempt(task: Task, status: State, now: Millis) -> Task:
 
 
 def complete(task: Task, now: Millis) -> Task:
-    # The token is kept, so that a repeated report is recognised.
+    # Keep the token, so that a repeated report is recognised.
     return _replace(
         task,
         status=State.COMPLETED,
@@ -261,10 +261,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def fail(task: Task, status: State, failure: Failure, backoff_max_ms: Millis, now: Millis) -> Task:
-    """End the attempt as FAILED or ABORTED. The task is retried after a backoff if the failure is retryable and retries
-    remain; otherwise it is FAILED and final."""
-    exhausted = task.retry_count >= task.max_retries
-    # Agent and token are kept, so that a repeated report of this failure is recognised.
+    """End the attempt as FAILED or ABORTED. If the failure is retryable and retries remain, the task is retried after a
+    backoff; otherwise it is FAILED and final."""
+    retries_exhausted = task.retry_count >= task.max_retries
+    # Keep the agent and the token, so that a repeated report of this failure is recognised.
     ended = _replace(
         _clear_attempt(task, status, now),
         agent_id=task.agent_id,
@@ -272,7 +272,7 @@ def fail(task: Task, status: State, failure: Failure, backoff_max_ms: Millis, no
         reason=failure.reason,
         failed_at=now,
     )
-    if not failure.retryable or exhausted:
+    if not failure.retryable or retries_exhausted:
         return _replace(ended, status=State.FAILED, waits_for=WaitsFor.NOTHING, final=1, dependents_pending=1)
     policy = Policy(0, task.retry_backoff_seconds * SECOND, 2.0, backoff_max_ms)
     return _replace(
@@ -284,7 +284,7 @@ def fail(task: Task, status: State, failure: Failure, backoff_max_ms: Millis, no
     )
 
 
-def is_exhausted(before: Task, after: Task, *, retryable: bool) -> bool:
+def has_exhausted_retries(before: Task, after: Task, *, retryable: bool) -> bool:
     """Whether the task failed because no retry was left."""
     return bool(after.final) and retryable and before.retry_count >= before.max_retries
 
@@ -309,7 +309,7 @@ def fail_dependency(task: Task, reason: str, now: Millis) -> Task:
 
 
 def cancel_retry(task: Task, reason: str, now: Millis) -> Task:
-    """Cancel a task that waits for a retry. It has no open attempt, and keeps its last agent and token."""
+    """Cancel a task that is waiting for a retry. It has no open attempt; its last agent and token are kept."""
     return _replace(
         task,
         status=State.ABORTED,
@@ -373,8 +373,8 @@ def update_waits_for(task: Task, now: Millis) -> Task:
     return _replace(task, waits_for=waits_for(task, now), updated_at=now)
 
 
-def set_dependencies(task: Task, dependency_count: int, unmet: int, now: Millis) -> Task:
-    changed = _replace(task, dependency_count=dependency_count, unmet_dependencies=unmet, updated_at=now)
+def set_dependencies(task: Task, dependency_count: int, unmet_count: int, now: Millis) -> Task:
+    changed = _replace(task, dependency_count=dependency_count, unmet_dependencies=unmet_count, updated_at=now)
     return _replace(changed, waits_for=waits_for(changed, now)) if task.status is State.PENDING else changed
 
 
@@ -383,7 +383,7 @@ def meet_dependency(task: Task, now: Millis) -> Task:
 
 
 def set_dependents_pending(task: Task, *, pending: bool) -> Task:
-    """Mark an ended task that still has blocked dependents, or remove the mark."""
+    """Mark an ended task that still has blocked dependents, or clear the mark."""
     return _replace(task, dependents_pending=int(pending))
 
 
@@ -397,15 +397,15 @@ def set_overdue_at(task: Task, next_check_at: Millis) -> Task:
 
 
 def apply_patch(task: Task, command: Patch, overdue_ms: Millis, now: Millis) -> Task:
-    expected = (
+    estimated_end = (
         task.estimated_completion_at if command.estimated_completion_at is UNSET else command.estimated_completion_at
     )
     after = _replace(
         task,
         priority=task.priority if command.priority is None else command.priority,
-        estimated_completion_at=expected,
+        estimated_completion_at=estimated_end,
         updated_at=now,
     )
-    if task.status is not State.RUNNING or expected == task.estimated_completion_at:
+    if task.status is not State.RUNNING or estimated_end == task.estimated_completion_at:
         return after
-    return _replace(after, warned_at=None, overdue_at=None if expected is None else expected + overdue_ms)
+    return _replace(after, warned_at=None, overdue_at=None if estimated_end is None else estimated_end + overdue_ms)

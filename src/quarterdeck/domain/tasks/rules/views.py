@@ -13,7 +13,7 @@ from quarterdeck.domain.tasks.model.rows import ClaimedTask, FullTask
 from quarterdeck.domain.tasks.model.views import CostsView, TaskView
 
 FieldRenderer = Callable[[str, str], str]
-"""(field, stored text) → text in the response"""
+"""(field, stored JSON) → JSON for the response"""
 
 
 def to_view(full_task: FullTask, render: FieldRenderer) -> TaskView:

@@ -4,7 +4,7 @@
 |------------|--------------------------------------------------------------------------------------------|
 | endpoints  | create, update, rotate secret, remove, test, replay, disable: under the zone's lock        |
 | deliveries | claim, report, fail pending: without that lock, each row guarded by its lease              |
-| reads      | lists of endpoints and deliveries, and the search of delivery workers                      |
+| reads      | lists of endpoints and deliveries, and the search that delivery workers use                |
 | cleanup    | the listener for ended zones, and retention                                                |
 
 Locks are taken in this order: the zone, endpoints, deliveries, the log.

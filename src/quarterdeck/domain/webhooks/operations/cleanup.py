@@ -33,8 +33,11 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 
 async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Delete up to `limit` old ended deliveries, and up to `limit` endpoints removed long ago without deliveries."""
-    # An empty read sets `tx.now`, so that the database's clock decides.
+    """Delete up to `limit` old ended deliveries, and up to `limit` endpoints that were removed long ago.
+
+    An endpoint is deleted only when it has no deliveries left.
+    """
+    # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
     await tx.read()
     before = tx.now - retention_ms
     deleted_deliveries, deleted_endpoints = await tx.read(

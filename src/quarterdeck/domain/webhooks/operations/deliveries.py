@@ -1,7 +1,7 @@
 """Claims due deliveries and records the outcomes of attempts.
 
-These operations do not take the zone's lock, which a busy zone needs for other commands. The lease guards a delivery. A
-report updates its endpoint with one guarded statement.
+These operations do not take the zone's lock, which a busy zone needs for other commands. A lease guards each delivery.
+A report updates its endpoint with one guarded statement.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from quarterdeck.store.sql import SqlRows
 async def claim_deliveries(
     tx: Transaction, commands: Sequence[ClaimDeliveries]
 ) -> list[ClaimedDeliveries | Problem | Busy]:
-    """Lease due deliveries. A disabled endpoint gets none."""
-    # Two commands for the same endpoint read the same rows; the first of them gets each row.
+    """Lease due deliveries, except those of disabled endpoints."""
+    # Two commands for the same endpoint read the same rows; the first command gets them.
     refs: SqlRows = sorted({(command.zone_id, command.endpoint_id) for command in commands})
     due_statements = [
         Q.webhook_deliveries_due(queue=command.endpoint_id, zone_id=command.zone_id, limit=command.limit)
@@ -94,11 +94,11 @@ class AttemptReporter:
         self, tx: Transaction, commands: Sequence[ReportAttempt], endpoints: dict[Ref, Endpoint]
     ) -> None:
         """Update `failing_since`. An endpoint with at least one success in the batch is not failing."""
-        reached = {(command.zone_id, command.endpoint_id) for command in commands if command.error is None}
-        unreached = {(command.zone_id, command.endpoint_id) for command in commands} - reached
-        if recovered := sorted(ref for ref in reached if _is_failing(endpoints.get(ref))):
+        succeeded_refs = {(command.zone_id, command.endpoint_id) for command in commands if command.error is None}
+        failed_refs = {(command.zone_id, command.endpoint_id) for command in commands} - succeeded_refs
+        if recovered := sorted(ref for ref in succeeded_refs if _is_failing(endpoints.get(ref))):
             tx.write(Q.webhooks_clear_failing(batch=[*recovered]))
-        if failing := sorted(ref for ref in unreached if not _is_failing(endpoints.get(ref))):
+        if failing := sorted(ref for ref in failed_refs if not _is_failing(endpoints.get(ref))):
             tx.write(Q.webhooks_mark_failing(batch=[*failing], now=tx.now))
 
     def _report_result(
@@ -117,7 +117,7 @@ async def fail_pending_deliveries(
     tx: Transaction, commands: Sequence[FailPending]
 ) -> list[FailPendingResult | Problem | Busy]:
     """Fail up to `limit` pending deliveries of each disabled endpoint."""
-    # An empty read sets `tx.now`, so that the database's clock decides.
+    # An empty read sets `tx.now` to the database's time.
     await tx.read()
     results = await tx.read(
         *(

@@ -65,7 +65,7 @@ class PendingEndpoint(msgspec.Struct, frozen=True, array_like=True):
     id: str
     enabled: int
     due_at: Millis
-    """When the first of them is due."""
+    """When its first pending delivery is due."""
     now: Millis
 
     @property
@@ -74,11 +74,11 @@ class PendingEndpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def find_pending_endpoints(
-    tx: Transaction, limit: int, skipped: Iterable[tuple[str, str | None]] = ()
+    tx: Transaction, limit: int, excluded: Iterable[tuple[str, str | None]] = ()
 ) -> list[PendingEndpoint]:
     """Endpoints with pending deliveries: disabled ones first, each group by due time.
 
-    `skipped` excludes (zone id, endpoint id), or the whole zone if the endpoint id is None.
+    `excluded` are (zone id, endpoint id), or (zone id, None) for a whole zone.
     """
-    [rows] = await tx.read(Q.webhook_endpoints_with_pending(full=[*skipped], limit=limit))
+    [rows] = await tx.read(Q.webhook_endpoints_with_pending(excluded=[*excluded], limit=limit))
     return decode(rows, PendingEndpoint)

@@ -36,7 +36,7 @@ from quarterdeck.domain.webhooks.rules.payloads import build_test_payload
 _replace = msgspec.structs.replace
 _decode_names = msgspec.json.Decoder(list[str]).decode
 CREATE_OPERATION = "webhook.create"
-"""The operation in the scope of an idempotency key."""
+"""The name of the operation in the scope of an idempotency key."""
 FIRST_SECRET_NUMBER = 1
 
 
@@ -49,7 +49,7 @@ def normalize_types(types: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def types_problem(types: Iterable[str]) -> Invalid | None:
-    """Why these types are refused, or None. A mistyped type would never match an event."""
+    """The problem with an unknown type, or None. A mistyped type would never match an event."""
     for name in types:
         if name not in event_types.ALLOWED_TYPES:
             return Invalid(
@@ -61,7 +61,7 @@ def types_problem(types: Iterable[str]) -> Invalid | None:
 
 
 def url_problem(url: str, *, private_allowed: bool) -> Invalid | None:
-    """Why the text of a URL is refused, or None. The resolved addresses are checked at each attempt."""
+    """The problem with a URL, or None. The addresses that its host resolves to are checked at each attempt."""
     if problem := endpoint_problem(url):
         return _invalid(problem.detail.partition(". ")[2].removesuffix("."))
     if private_allowed:
@@ -74,13 +74,13 @@ def url_problem(url: str, *, private_allowed: bool) -> Invalid | None:
 
 
 def url_host(url: str) -> str:
-    """The host of a valid URL. Events contain only the host, because the rest of a URL may be a secret."""
-    rest = url.partition("://")[2]
-    if rest.startswith("["):
-        return rest[: rest.index("]") + 1]
-    for end in "/?:":
-        rest = rest.partition(end)[0]
-    return rest
+    """The host of a valid URL. Events contain only the host, because the rest of a URL may contain a secret."""
+    host = url.partition("://")[2]
+    if host.startswith("["):
+        return host[: host.index("]") + 1]
+    for delimiter in "/?:":
+        host = host.partition(delimiter)[0]
+    return host
 
 
 def decode_types(endpoint: Endpoint) -> list[str]:
@@ -111,7 +111,7 @@ class PendingEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndpointBatchInput:
-    """What was read under the zones' locks."""
+    """The input of a batch, loaded under the zones' locks."""
 
     endpoints: Iterable[Endpoint]
     deliveries: Iterable[Delivery]
@@ -119,7 +119,7 @@ class EndpointBatchInput:
 
 
 class EndpointDecider:
-    """Decides the commands of a batch in order; each sees the changes of those before it."""
+    """Decides the commands of a batch in order; each sees the changes made by those before it."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class EndpointDecider:
         row = self._rows.get((command.zone_id, key_record.subject_id))
         if row is None or row.removed_at is not None:
             return not_found(key_record.subject_id)
-        # Only the first secret, whose response may have been lost. A later one was returned to another request.
+        # Only the first secret is returned, because its response may have been lost. A rotation returned later secrets.
         return EndpointResult(row, include_secret=row.secret_number == FIRST_SECRET_NUMBER, is_repeat=True)
 
     def _fields_problem(self, command: Create | Update) -> Problem | None:

@@ -4,7 +4,7 @@ An endpoint gets the events that match at least one of its types:
 
 | type                  | matching events                                                            |
 |-----------------------|----------------------------------------------------------------------------|
-| `task.status_changed` | every event by which a task changes its status                             |
+| `task.status_changed` | every event that changes the status of a task                              |
 | `alert`               | retries exhausted, a dependency cycle, a stale agent, a disabled endpoint  |
 | `task.created`, …     | the log events of this type                                                |
 | `*`                   | every event of tasks and agents, and every alert                           |

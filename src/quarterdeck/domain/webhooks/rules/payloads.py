@@ -1,8 +1,8 @@
 """The body of a delivery.
 
-A change of a task's status has its published format: `event`, `taskId`, `previousStatus`, `newStatus`, `workspaceId`,
-`timestamp`, and a few more fields. For all other events the body is the event of the log. Bodies contain no secrets,
-because events contain none.
+The body for a task's status change has a published format: `event`, `taskId`, `previousStatus`, `newStatus`,
+`workspaceId`, `timestamp`, and a few more fields. For all other events, it contains the data of the log event. Bodies
+contain no secrets, because events contain none.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ def build_payload(event: LogEvent) -> Payload | None:
 
 
 def build_test_payload(zone_id: str, endpoint_id: str, delivery_id: str, now: Millis) -> Payload:
-    """The payload of a test delivery."""
     body = {
         "event": event_types.TEST,
         "webhookId": endpoint_id,

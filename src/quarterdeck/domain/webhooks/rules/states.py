@@ -48,7 +48,7 @@ HOUR = 60 * MINUTE
 HTTP_GONE = 410
 SECRET_OVERLAP_MS = DAY
 RETRY_AFTER_MAX_MS = DAY
-"""Maximum of a Retry-After header."""
+"""The longest delay that a Retry-After header can request."""
 ENDPOINT_DISABLED = "the webhook is disabled or removed"
 _replace = msgspec.structs.replace
 
@@ -143,7 +143,7 @@ def secret_numbers(endpoint: Endpoint, now: Millis) -> Sequence[int]:
 
 
 def status_error(status: int) -> str | None:
-    """Why a response with this status is a failure, or None."""
+    """The error for a response with this status, or None if the delivery succeeded."""
     if 200 <= status < 300:
         return None
     if 300 <= status < 400:
@@ -152,7 +152,7 @@ def status_error(status: int) -> str | None:
 
 
 def retry_after_ms(status: int, header: str | None, now: Millis) -> Millis:
-    """The delay of a `Retry-After` header. Only statuses 429 and 503 may have one."""
+    """The delay that a `Retry-After` header requests. It is 0 unless the status is 429 or 503."""
     if status not in (429, 503) or not header:
         return 0
     header = header.strip()

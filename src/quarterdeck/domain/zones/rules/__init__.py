@@ -1,4 +1,4 @@
-"""The pure rules of zones.
+"""The pure rules for zones.
 
 | module           | decides                                                               |
 |------------------|-----------------------------------------------------------------------|
@@ -9,7 +9,6 @@
 
 from quarterdeck.domain.zones.rules.limits import (
     ZONE_NOT_FOUND,
-    admission_of_zone,
     effective_limits,
     encode_overrides,
     ended_zone_problems,
@@ -18,6 +17,7 @@ from quarterdeck.domain.zones.rules.limits import (
     overrides_of_zone,
     quotas_view,
     view,
+    zone_admission_state,
     zone_ended,
     zone_not_found,
 )
@@ -42,7 +42,6 @@ __all__ = [
     "ZONE_NOT_FOUND",
     "RoleAssignmentBatch",
     "RoleCounts",
-    "admission_of_zone",
     "can_access_zone",
     "effective_limits",
     "effective_role",
@@ -59,6 +58,7 @@ __all__ = [
     "permission_problem",
     "quotas_view",
     "view",
+    "zone_admission_state",
     "zone_ended",
     "zone_not_found",
 ]

@@ -45,7 +45,7 @@ def merge_overrides(old: Overrides, new: Overrides) -> Overrides:
 
 
 def effective_limits(overrides: Overrides, defaults: Limits) -> Limits:
-    """Each limit is the zone's override or else the default, and at most the ceiling: a release may lower a ceiling."""
+    """Each limit is the zone's override or else the default, capped at the ceiling: a release may lower a ceiling."""
     values = {}
     for name, ceiling in CEILINGS.items():
         override = getattr(overrides, name)
@@ -59,7 +59,7 @@ def limits_from_quotas(quotas: str, defaults: Limits) -> Limits:
     return effective_limits(_decode_overrides(quotas), defaults)
 
 
-def admission_of_zone(zone: Zone, defaults: Limits) -> ZoneAdmissionState:
+def zone_admission_state(zone: Zone, defaults: Limits) -> ZoneAdmissionState:
     return ZoneAdmissionState(limits_from_quotas(zone.quotas, defaults), bool(zone.frozen), zone.ended_at is not None)
 
 
@@ -74,7 +74,7 @@ def zone_ended(zone_id: str) -> Conflict:
 
 
 def ended_zone_problems(zones: Iterable[Zone]) -> dict[str, Problem | None]:
-    """For each zone, the problem if it has ended, or None. Nothing new may start in a zone that has ended."""
+    """For each zone, the error if it has ended, or None. Nothing new may start in an ended zone."""
     return {zone.id: zone_ended(zone.id) if zone.ended_at is not None else None for zone in zones}
 
 

@@ -1,4 +1,4 @@
-"""Decides changes of role assignments, and builds their errors and views."""
+"""Decides changes to role assignments, and builds their errors and views."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Ref = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class RoleCounts:
-    """Role assignments of a zone, and how many of them are OWNER."""
+    """The number of role assignments in a zone, and how many of them are OWNER."""
 
     total: int = 0
     owners: int = 0
 
 
 class RoleAssignmentBatch:
-    """The role assignments of a batch, loaded under the zones' locks. Each command sees the changes before it."""
+    """The role assignments of a batch, loaded under the zones' locks. Each command sees the changes of earlier ones."""
 
     def __init__(self, rows: Iterable[RoleAssignment], counts: Mapping[str, RoleCounts], now: Millis) -> None:
         self._rows = {(row.zone_id, row.subject): row for row in rows}

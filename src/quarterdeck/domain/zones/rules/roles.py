@@ -1,7 +1,7 @@
 """Roles in a workspace and their permissions.
 
-`PERMISSIONS` is the only table of permissions. Every operation of a workspace is checked against it, and the
-documentation shows it.
+`PERMISSIONS` is the only table of permissions. Every workspace operation is checked against it, and the API
+documentation shows its rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
 
 
 def effective_role(caller: Caller, zone_id: str, assigned_role: Role | None) -> Role | None:
-    """The role of a caller in a zone. `assigned_role` is the caller's stored role in it, if there is one.
+    """The role of a caller in a zone. `assigned_role` is the caller's stored role there, if any.
 
     A token with an agent id has the role AGENT only, whatever its other claims are, because such tokens are given to
     unattended programs.
@@ -57,7 +57,7 @@ def effective_role(caller: Caller, zone_id: str, assigned_role: Role | None) -> 
     if caller.is_admin:
         return Role.OWNER
     if caller.zone_id != zone_id:
-        # Subjects belong to a zone's issuer: the same subject in another zone may be another person.
+        # Subjects belong to a zone's issuer: the same subject in another zone may be a different person.
         return None
     if assigned_role is not None or caller.role is not None:
         return assigned_role or caller.role
@@ -72,7 +72,7 @@ def can_access_zone(caller: Caller, zone_id: str) -> bool:
 
 
 def permission_problem(caller: Caller, zone_id: str, assigned_role: Role | None, permission: str) -> Problem | None:
-    """Why a caller does not have a permission in a workspace, or None."""
+    """The problem if the caller does not have the permission in the workspace, or None."""
     if not can_access_zone(caller, zone_id):
         return hidden_zone_problem(zone_id)
     role = effective_role(caller, zone_id, assigned_role)
@@ -85,7 +85,7 @@ def permission_problem(caller: Caller, zone_id: str, assigned_role: Role | None,
 
 
 def hidden_zone_problem(zone_id: str) -> NotFound:
-    """The error for a zone that is missing or not the caller's. It does not reveal which zones exist."""
+    """The error for a missing zone and for a zone that the caller cannot access, which must not be distinguishable."""
     return NotFound("workspace_not_found", f"Workspace {zone_id!r} does not exist, or this token cannot access it.")
 
 

@@ -2,7 +2,7 @@
 
 | name          | module                 | states                                                                     |
 |---------------|------------------------|----------------------------------------------------------------------------|
-| story         | event_sequence         | the events are a possible sequence: no gaps, only allowed transitions      |
+| story         | event_sequence         | the events form a valid sequence: no gaps, only allowed transitions        |
 | one-key       | unique_keys            | a key never has two live sessions, two invocations or two tasks            |
 | limits        | limits                 | no limit is exceeded at any position                                       |
 | one-holder    | single_holder          | every attempt has one holder                                               |
@@ -12,13 +12,13 @@
 | after-the-end | no_action_after_end    | an ended session or agent does nothing                                     |
 | narrowing     | authority_narrows      | a delegation never exceeds its parent, and delegations form no cycle       |
 | order         | realtime_order         | a call that starts after a response has a later position in the event log  |
-| agreement     | rows_match_log         | the rows agree with the event log, also for calls with an unknown outcome  |
+| agreement     | rows_match_log         | the rows agree with the event log, even for calls with an unknown outcome  |
 | rest          | quiescence             | nothing is left unfinished                                                 |
 | dependencies  | dependencies           | a task starts only after its dependencies                                  |
 | resumed       | resume_from_checkpoint | an attempt of a task gets the last saved checkpoint                        |
 
-None of them uses the rules of the components. Each reads the event log by itself. That takes more time, but less
-memory, and each invariant can be understood alone.
+None of them uses the components' own rules. Each reads the event log separately, which takes more time but less memory,
+and lets a reader understand each invariant on its own.
 """
 
 from __future__ import annotations

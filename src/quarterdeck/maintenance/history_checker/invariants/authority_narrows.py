@@ -1,7 +1,7 @@
 """A delegation never exceeds its parent, and active delegations form no cycle.
 
-When a delegation is created, its parent must lead to its source, be active and not expired, have all of its scopes, and
-not expire before it.
+When a delegation is created, its parent must lead to the session that delegates, be active and unexpired, have all
+scopes of the new delegation, and not expire before it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Graph:
         if edge is not None:
             del self.outgoing[zone_id, edge.source][edge_id]
 
-    def has_path(self, zone_id: str, start: str, goal: str, at: Millis) -> bool:
+    def has_path(self, zone_id: str, start: str, goal: str, now: Millis) -> bool:
         """Whether delegations that have not expired lead from `start` to `goal`."""
         stack, seen = [start], {start}
         while stack:
@@ -52,7 +52,7 @@ class Graph:
             if session_id == goal:
                 return True
             for edge in self.outgoing.get((zone_id, session_id), {}).values():
-                if edge.expires_at > at and edge.target not in seen:
+                if edge.expires_at > now and edge.target not in seen:
                     seen.add(edge.target)
                     stack.append(edge.target)
         return False

@@ -1,9 +1,9 @@
 """A task starts only after its dependencies.
 
-Each dependency was COMPLETED, or had failed for good if the task runs after failures (`on_dependency_failure`). If the
-task had to wait, the event log has a `task.unblocked` event.
+Each dependency was COMPLETED or, if the task runs after failures (`on_dependency_failure`), had failed permanently. If
+the task had to wait, the event log has a `task.unblocked` event.
 
-The rows show the current dependencies of a task. Each change of a task may have changed them, so starts before its last
+The rows show the current dependencies of a task. Any change to a task may have changed them, so starts before its last
 change are not checked.
 """
 
@@ -17,7 +17,7 @@ from quarterdeck.maintenance.history_checker.task_replay import TaskReplay, star
 NAME = "dependencies"
 
 
-class DependencyTracker:
+class TaskDependencies:
     """The dependencies of each task, and whether it runs after a dependency has failed."""
 
     def __init__(self, evidence: Evidence) -> None:
@@ -47,24 +47,24 @@ class DependencyTracker:
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
-    tracker, replay = DependencyTracker(evidence), TaskReplay(evidence)
+    task_dependencies, replay = TaskDependencies(evidence), TaskReplay(evidence)
     violations_by_task: dict[Ref, list[Violation]] = {}
     blocked_tasks: set[Ref] = set()
     for event, _, _ in replay.walk():
         ref = (event.zone_id, event.subject)
-        if ref not in tracker.dependencies:
+        if ref not in task_dependencies.dependencies:
             continue
         if event.type == "task.changed":
-            # Its dependencies may have changed.
+            # The task's dependencies may have changed.
             violations_by_task.pop(ref, None)
             blocked_tasks.discard(ref)
         elif event.type == "task.unblocked":
             blocked_tasks.discard(ref)
         elif event.type in ("task.created", "task.requeued"):
             # A manual retry waits again for dependencies that were retried as well.
-            (blocked_tasks.discard if tracker.first_unmet(ref, replay) is None else blocked_tasks.add)(ref)
+            (blocked_tasks.discard if task_dependencies.first_unmet(ref, replay) is None else blocked_tasks.add)(ref)
         elif starts_attempt(event):
-            if (dependency_id := tracker.first_unmet(ref, replay)) is not None:
+            if (dependency_id := task_dependencies.first_unmet(ref, replay)) is not None:
                 detail = f"task {ref[1]} started before its dependency {dependency_id} had ended"
             elif ref in blocked_tasks:
                 detail = f"task {ref[1]} started without a task.unblocked event"

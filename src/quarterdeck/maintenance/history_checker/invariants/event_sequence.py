@@ -1,7 +1,8 @@
-"""The events are a possible sequence.
+"""The events form a valid sequence.
 
-Every session is spawned once and terminated at most once, after its children. Each state follows from the one before.
-The same progress of a task is not recorded twice in a row. Positions have no gaps. The other invariants rely on this.
+Every session is spawned once and terminated at most once, after its children. Each event starts from the state in which
+the previous one ended. The same progress of a task is not recorded twice in a row. Positions have no gaps. The other
+invariants rely on this.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     previous: Event | None = None
     for event in evidence.log:
         if previous is not None and event.pos != previous.pos + 1:
-            yield _violation(event, f"it follows position {previous.pos}")
+            yield _violation(event, f"the previous event is at position {previous.pos}")
         previous = event
         data = decode_event_data(event)
         if data is None:
@@ -99,13 +100,13 @@ def _violation_detail(event: Event, data: TaskEventData, task: ReplayedTask) -> 
     if event.type not in TRANSITIONS:
         return f"{event.type} of {task_id} is not a known task event"
     if event.from_state != task.state:
-        return f"task {task_id} was {verb} from {event.from_state}, but was {task.state or 'unknown'}"
+        return f"task {task_id} was {verb} from {event.from_state}, but its state was {task.state or 'unknown'}"
     if (event.from_state, event.to_state) not in TRANSITIONS[event.type]:
         return f"task {task_id} was {verb}, which does not lead from {event.from_state} to {event.to_state}"
     if event.type == "task.failed" and not task.is_held and data.reason not in UNSTARTED_FAILURE_REASONS:
         return f"task {task_id} failed ({data.reason}), but no agent held it"
     if event.type == "task.requeued" and task.is_final and data.reason != MANUAL_RETRY:
-        return f"task {task_id} had ended for good, but was requeued ({data.reason})"
+        return f"task {task_id} had ended permanently, but was requeued ({data.reason})"
     if event.type == "task.progressed" and (data.progress_percent, data.current_step) == task.last_progress:
         return f"the progress of {task_id} was recorded twice"
     return None

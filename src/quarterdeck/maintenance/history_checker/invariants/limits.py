@@ -2,8 +2,8 @@
 
 Only an admission can raise a count, so it is enough to check at each spawn. The event log is replayed, and after every
 spawn each count is compared with the limit at that position. The limit is the one stored with the session when it was
-admitted, which must equal the zone's limit at that position. An expired session stops counting at its expiry, a session
-in a cascade when the cascade starts.
+admitted, which must equal the zone's limit at that position. An expired session stops counting at its expiry, and a
+session in a cascade stops counting when the cascade starts.
 
 Lowering a limit ends no session, so a count may be above the new limit. Only an admission above it is a violation.
 """
@@ -45,16 +45,18 @@ def check(evidence: Evidence) -> Iterator[Violation]:
                 continue
             counts.expire_until(event.zone_id, event.at)
             counts.add(session)
-            stored = stored_limits.get((session.zone_id, session.id))
+            stored_json = stored_limits.get((session.zone_id, session.id))
             zone_limits = _zone_limits(quotas.get(event.zone_id, {}))
             yield from _check_exceeded(
-                event, counts, session, {**zone_limits, **(_parse_limits(stored) if stored else {})}
+                event, counts, session, {**zone_limits, **(_parse_limits(stored_json) if stored_json else {})}
             )
-            yield from _check_stored_limits(event, zone_limits, _parse_limits(stored) if stored else zone_limits)
+            yield from _check_stored_limits(
+                event, zone_limits, _parse_limits(stored_json) if stored_json else zone_limits
+            )
 
 
 def _stored_limits(evidence: Evidence) -> dict[Ref, str]:
-    # Most sessions of a zone have the same text, so it is kept in memory once.
+    # Most sessions of a zone have the same limits, so each distinct string is kept in memory only once.
     interned: dict[str, str] = {}
     return {(row.zone_id, row.id): interned.setdefault(row.limits, row.limits) for row in evidence.rows.sessions}
 
@@ -62,10 +64,10 @@ def _stored_limits(evidence: Evidence) -> dict[Ref, str]:
 @lru_cache(maxsize=4096)
 def _parse_limits(text: str) -> Limits:
     try:
-        found: dict[str, int] = msgspec.json.decode(text, type=dict[str, int])
+        limits: dict[str, int] = msgspec.json.decode(text, type=dict[str, int])
     except msgspec.DecodeError:
         return {}
-    return found
+    return limits
 
 
 def _zone_limits(quotas: Mapping[str, int | None]) -> Limits:
@@ -98,27 +100,27 @@ class LiveCounts:
     def __init__(self) -> None:
         self._counts: Counter[CounterKey] = Counter()
         self._total_spawned: Counter[Ref] = Counter()
-        self._counted: dict[Ref, ReplayedSession] = {}
+        self._counted_sessions: dict[Ref, ReplayedSession] = {}
         self._by_expiry: dict[str, list[tuple[Millis, str]]] = {}
 
     def add(self, session: ReplayedSession) -> None:
         self._total_spawned[session.zone_id, session.root_id] += 1
         if session.ended_pos is not None:
             return
-        self._counted[session.zone_id, session.id] = session
+        self._counted_sessions[session.zone_id, session.id] = session
         self._counts.update(_counter_keys(session))
         heapq.heappush(self._by_expiry.setdefault(session.zone_id, []), (session.expires_at, session.id))
 
     def remove(self, session: ReplayedSession) -> None:
-        if self._counted.pop((session.zone_id, session.id), None):
+        if self._counted_sessions.pop((session.zone_id, session.id), None):
             self._counts.subtract(_counter_keys(session))
 
-    def expire_until(self, zone_id: str, at: Millis) -> None:
-        """Stop counting the sessions that have expired by then."""
+    def expire_until(self, zone_id: str, now: Millis) -> None:
+        """Stop counting the sessions that have expired by `now`."""
         by_expiry = self._by_expiry.get(zone_id, [])
-        while by_expiry and by_expiry[0][0] <= at:
+        while by_expiry and by_expiry[0][0] <= now:
             _, session_id = heapq.heappop(by_expiry)
-            if session := self._counted.get((zone_id, session_id)):
+            if session := self._counted_sessions.get((zone_id, session_id)):
                 self.remove(session)
 
     def used(self, session: ReplayedSession) -> Iterator[tuple[str, int]]:

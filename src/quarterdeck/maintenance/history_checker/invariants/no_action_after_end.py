@@ -33,7 +33,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _calls_for_sessions(evidence: Evidence) -> dict[tuple[str, str, str], RecordedCall]:
-    """The calls with a session's credential that created an object, by the event of the creation."""
+    """The calls with a session's credential that created an object, keyed by the creation event."""
     return {
         (CREATE_EVENTS[call.op], call.zone, call.response.id): call
         for call in evidence.history
@@ -52,7 +52,7 @@ def _acting_sessions(event: Event, data: EventData) -> Iterator[tuple[str | None
             yield data.source_session_id, "delegated"
             yield data.target_session_id, "was delegated to"
         case "service.register":
-            # The session that owns the service. A service that an application owns has none and ends with no session.
+            # The session that owns the service. None if an application owns it.
             yield data.agent_id, "registered a service"
         case "invocation.created":
             yield data.source_session_id, "invoked"
@@ -88,12 +88,12 @@ def _end_text(session: ReplayedSession) -> str:
 
 
 LOST_STATES = frozenset({"ERROR", "TERMINATED"})
-"""The states of a stale and of a terminated agent."""
+"""The states of stale and terminated agents."""
 
 
 def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
     lost_positions: dict[Ref, int] = {}
-    """For each agent that is stale or terminated, the position since which it is."""
+    """For each stale or terminated agent, the position at which it became stale or terminated."""
     for event in evidence.log:
         if event.type.startswith("agent.") and event.to_state is not None:
             ref = (event.zone_id, event.subject)
@@ -104,5 +104,5 @@ def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
         elif starts_attempt(event) and (data := decode_task_event_data(event)) is not None:
             pos = lost_positions.get((event.zone_id, data.agent_id or ""))
             if pos is not None:
-                detail = f"agent {data.agent_id} started {event.subject}, but was stale or terminated since {pos}"
+                detail = f"agent {data.agent_id} started {event.subject}, but had been stale or terminated since {pos}"
                 yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)

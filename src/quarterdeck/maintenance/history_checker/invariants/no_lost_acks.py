@@ -1,7 +1,7 @@
 """No acknowledged change is lost.
 
 The event log has an event for every successful call that creates, cancels, revokes, suspends, resumes or terminates an
-object, ends an attempt, or reports a step of a task. The event of a creation has the values of the request. A call with
+object, ends an attempt, or reports a step of a task. A creation event has the values of the request. A call with
 an unknown outcome needs no event; the invariant `agreement` checks that it took effect completely or not at all.
 """
 
@@ -68,7 +68,7 @@ def _subject_ref(call: RecordedCall) -> Ref | None:
 
 def check(evidence: Evidence) -> Iterator[Violation]:
     logged = LoggedEvents(evidence)
-    acknowledged: Counter[tuple[str, Ref]] = Counter()
+    acknowledged_counts: Counter[tuple[str, Ref]] = Counter()
     for call in evidence.successful_calls(*Op):
         ref = _subject_ref(call)
         if ref is None:
@@ -77,12 +77,12 @@ def check(evidence: Evidence) -> Iterator[Violation]:
             yield from _check_created(call, ref, logged)
         elif call.op in CHANGE_EVENTS:
             if not any((event_type, ref) in logged.first_data for event_type in _expected_events(call)):
-                yield _violation(call, ref, f"the event log has no event of a {call.op} for {ref[1]}")
+                yield _violation(call, ref, f"the event log has no event for the {call.op} of {ref[1]}")
         elif call.op in SUSPENSION_EVENTS:
-            acknowledged[SUSPENSION_EVENTS[call.op], ref] += 1
-            if acknowledged[SUSPENSION_EVENTS[call.op], ref] > logged.counts[SUSPENSION_EVENTS[call.op], ref]:
+            acknowledged_counts[SUSPENSION_EVENTS[call.op], ref] += 1
+            if acknowledged_counts[SUSPENSION_EVENTS[call.op], ref] > logged.counts[SUSPENSION_EVENTS[call.op], ref]:
                 yield _violation(
-                    call, ref, f"the {call.op} of {ref[1]} succeeded more often than the event log has events"
+                    call, ref, f"the {call.op} of {ref[1]} succeeded more often than the event log records"
                 )
         elif call.op == Op.TERMINATE:
             session = logged.sessions.get(*ref)
@@ -93,9 +93,9 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _expected_events(call: RecordedCall) -> frozenset[str]:
-    """The events that a change may cause. If the response is `running`, the cancellation was only requested."""
-    still_runs = call.op == Op.CANCEL and call.response.status == "running"
-    return frozenset({"invocation.cancel_requested"}) if still_runs else CHANGE_EVENTS[call.op]
+    """The events that a change may cause. If the response status is `running`, the cancellation was only requested."""
+    is_still_running = call.op == Op.CANCEL and call.response.status == "running"
+    return frozenset({"invocation.cancel_requested"}) if is_still_running else CHANGE_EVENTS[call.op]
 
 
 def _check_created(call: RecordedCall, ref: Ref, logged: LoggedEvents) -> Iterator[Violation]:

@@ -1,9 +1,9 @@
 """Nothing is left unfinished.
 
 After the load has stopped, no cascade is unfinished, no invocation of an ended session is pending or running, and no
-delegation from or to one is active. No session, attempt or delegation is long overdue. No task waits for a time long
-past or for tasks that have all ended, and no task is held by an agent that is missing, stale or terminated. `qd check`
-without `--history` compares the counters with the rows.
+delegation from or to an ended session is active. No session, attempt or delegation is long overdue. No task is waiting
+for a time long past or for tasks that have all ended, and no task is held by an agent that is missing, stale or
+terminated. `qd check` without `--history` compares the counters with the rows.
 
 If the servers are still working, this invariant reports what they are about to finish.
 """
@@ -26,8 +26,8 @@ from quarterdeck.maintenance.history_checker.task_model import TaskRow
 from quarterdeck.maintenance.history_checker.task_replay import HELD_STATES
 
 NAME = "rest"
-SWEEP_DELAY = 2 * MINUTE
-"""How long after its time something counts as overdue. By default the slowest sweep that ends it runs every minute."""
+OVERDUE_AFTER = 2 * MINUTE
+"""How long after an expiry or a deadline a sweep must have acted. By default the slowest sweep runs every minute."""
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
@@ -66,8 +66,8 @@ class EndedSessions:
         ref = (zone_id, session_id or "")
         return session_id is not None and (ref in self._ended or ref not in self._existing)
 
-    def is_long_past(self, at: Millis | None) -> bool:
-        return at is not None and at <= self.now - SWEEP_DELAY
+    def is_long_past(self, time: Millis | None) -> bool:
+        return time is not None and time <= self.now - OVERDUE_AFTER
 
 
 def _check_session(row: SessionRow, ended_sessions: EndedSessions) -> Iterator[Violation]:
@@ -79,9 +79,9 @@ def _check_invocation(row: InvocationRow, ended_sessions: EndedSessions) -> Iter
     for session_id in (row.source_session_id, row.target_session_id):
         if ended_sessions.has_ended(row.zone_id, session_id):
             yield _violation(row, f"invocation {row.id} is {row.status}, but its session {session_id} has ended")
-    for field, at in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
-        if ended_sessions.is_long_past(at):
-            yield _violation(row, f"invocation {row.id} is {row.status}, but its {field} passed long ago")
+    for name, time in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
+        if ended_sessions.is_long_past(time):
+            yield _violation(row, f"invocation {row.id} is {row.status}, but its {name} passed long ago")
 
 
 def _check_edge(row: EdgeRow, ended_sessions: EndedSessions) -> Iterator[Violation]:
@@ -118,14 +118,14 @@ def _check_tasks(evidence: Evidence, is_long_past: IsLongPast) -> Iterator[Viola
         if (dependency.zone_id, dependency.depends_on) not in ended_tasks:
             waiting_tasks.discard((dependency.zone_id, dependency.task_id))
     for ref in sorted(waiting_tasks):
-        yield Violation(NAME, *ref, f"task {ref[1]} waits for dependencies, but all of them have ended")
+        yield Violation(NAME, *ref, f"task {ref[1]} is waiting for dependencies, but all of them have ended")
 
 
 def _stuck_reason(row: TaskRow, is_long_past: IsLongPast) -> str | None:
     if row.dependents_pending:
         return "its dependents were not unblocked"
     if row.waits_for == WAITS_FOR_TIME and is_long_past(row.available_at):
-        return "the time it waits for passed long ago"
+        return "the time it is waiting for passed long ago"
     if row.status not in HELD_STATES:
         return None
     if row.agent_status is None or row.agent_status in ("ERROR", "TERMINATED"):

@@ -24,7 +24,7 @@ class _LoggedCall:
     """Differs from `first_pos` for a service that was registered several times. If the response to a registration was
     lost, it is unknown which of the events this call caused."""
     is_cause: bool
-    """Whether this call certainly caused the event. A terminated session may have ended earlier for another cause."""
+    """Whether this call certainly caused the event. A terminated session may have ended earlier for another reason."""
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
@@ -60,18 +60,18 @@ def _logged_calls(evidence: Evidence) -> Iterator[_LoggedCall]:
 
 def _check_order(calls: Sequence[_LoggedCall]) -> Iterator[Violation]:
     by_end = sorted(calls, key=lambda logged: logged.call.ended)
-    latest: _LoggedCall | None = None
+    highest: _LoggedCall | None = None
     index = 0
     for later in sorted(calls, key=lambda logged: logged.call.started):
         while index < len(by_end) and by_end[index].call.ended < later.call.started:
-            if latest is None or by_end[index].first_pos > latest.first_pos:
-                latest = by_end[index]
+            if highest is None or by_end[index].first_pos > highest.first_pos:
+                highest = by_end[index]
             index += 1
-        if later.is_cause and latest is not None and later.last_pos < latest.first_pos:
-            call, earlier = later.call, latest.call
+        if later.is_cause and highest is not None and later.last_pos < highest.first_pos:
+            call, earlier = later.call, highest.call
             created_id = call.response.id or ""
             detail = (
-                f"{created_id} is at {later.last_pos}, but was requested after the response for "
-                f"{earlier.response.id or earlier.request.id} at {latest.first_pos} ({earlier.location})"
+                f"{created_id} is at position {later.last_pos}, but was requested after the response for "
+                f"{earlier.response.id or earlier.request.id} at position {highest.first_pos} ({earlier.location})"
             )
             yield Violation(NAME, call.zone, created_id, detail, later.last_pos, call.location)

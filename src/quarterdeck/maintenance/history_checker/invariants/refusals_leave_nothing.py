@@ -1,8 +1,8 @@
 """A refused request stores nothing.
 
 A key whose requests were all refused must not be in use: a refused request does not use up its key. This assumes that
-only the recorded clients use these keys. A key conflict shows that another client does, so it excludes the key. The
-same applies to task ids that clients chose.
+only the recorded clients use these keys. A key conflict shows that another client uses the key, so the key is not
+checked. The same applies to task ids that clients chose.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ TASK_EXISTS = "task_exists"
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
-    spawns = _only_refused_keys(evidence, Op.SPAWN)
+    refused_spawns = _only_refused_keys(evidence, Op.SPAWN)
     for key in evidence.rows.keys:
-        if call := spawns.get((key.zone_id, key.application_id, key.key)):
+        if call := refused_spawns.get((key.zone_id, key.application_id, key.key)):
             yield _violation(call, key.key, key.subject_id)
-    invocations = _only_refused_keys(evidence, Op.INVOKE)
+    refused_invocations = _only_refused_keys(evidence, Op.INVOKE)
     for row in evidence.rows.invocations:
-        if call := invocations.get((row.zone_id, row.service_id, row.idempotency_key)):
+        if call := refused_invocations.get((row.zone_id, row.service_id, row.idempotency_key)):
             yield _violation(call, row.idempotency_key, row.id)
-    tasks = _only_refused_task_ids(evidence)
+    refused_tasks = _only_refused_task_ids(evidence)
     for task in evidence.rows.tasks:
-        if call := tasks.get((task.zone_id, task.id)):
+        if call := refused_tasks.get((task.zone_id, task.id)):
             detail = f"every request to create task {task.id} was refused, but it exists"
             yield Violation(NAME, task.zone_id, task.id, detail, call=call.location)
 
@@ -66,5 +66,5 @@ def _only_refused_task_ids(evidence: Evidence) -> dict[tuple[str, str], Recorded
 
 
 def _violation(call: RecordedCall, key: str, subject: str) -> Violation:
-    detail = f"every {call.op} with the key {key!r} was refused, but the key names {subject}"
+    detail = f"every {call.op} with the key {key!r} was refused, but the key belongs to {subject}"
     return Violation(NAME, call.zone, subject, detail, call=call.location)

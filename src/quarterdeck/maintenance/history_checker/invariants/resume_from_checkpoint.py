@@ -2,8 +2,8 @@
 
 The histories show what was saved. A checkpoint whose call was acknowledged is stored; one whose outcome is unknown may
 be. So an attempt must get the last checkpoint that was acknowledged before it, or a later one with an unknown outcome.
-A client that may be killed during a call records it before the request (`before`). Otherwise its last checkpoint would
-be missing from the history.
+A client that may be killed during a call records the call before it sends the request (`before`). Otherwise its last
+checkpoint would be missing from the history.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def check(evidence: Evidence) -> Iterator[Violation]:
             if complete_tasks is not None and (call.zone, lease.id) not in complete_tasks:
                 continue
             possible = _possible_checkpoints(checkpoints.get((call.zone, lease.id), ()), lease)
-            if _canonical(lease.checkpoint_data) not in possible:
+            received = _canonical(lease.checkpoint_data)
+            if received not in possible:
                 detail = (
-                    f"attempt {lease.attempt} of {lease.id} did not get the last saved checkpoint "
-                    f"({_format_contents(possible)}), but {_format_contents([_canonical(lease.checkpoint_data)])}"
+                    f"attempt {lease.attempt} of {lease.id} got {_format_contents([received])} "
+                    f"instead of the last saved checkpoint ({_format_contents(possible)})"
                 )
                 yield Violation(NAME, call.zone, lease.id, detail, call=call.location)
 
@@ -54,7 +55,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
 def _tasks_with_full_history(evidence: Evidence) -> set[Ref] | None:
     """The tasks whose checkpoints can be checked. None: all tasks.
 
-    For a task that was created before the oldest stored event, calls are missing.
+    If a task was created before the oldest stored event, some of its calls are missing.
     """
     if evidence.is_log_complete:
         return None
@@ -83,12 +84,12 @@ def _possible_checkpoints(checkpoints: Sequence[SavedCheckpoint], lease: TaskLea
     """
     earlier = [checkpoint for checkpoint in checkpoints if checkpoint.attempt < lease.attempt]
     acknowledged = [checkpoint for checkpoint in earlier if checkpoint.is_acknowledged]
-    remaining = [
+    not_superseded = [
         checkpoint for checkpoint in earlier if not any(other.comes_after(checkpoint) for other in acknowledged)
     ]
     same_attempt = [checkpoint for checkpoint in checkpoints if checkpoint.attempt == lease.attempt]
     initial = [] if acknowledged else [_canonical(NO_CHECKPOINT)]
-    return initial + [checkpoint.content for checkpoint in (*remaining, *same_attempt)]
+    return initial + [checkpoint.content for checkpoint in (*not_superseded, *same_attempt)]
 
 
 def _canonical(content: msgspec.Raw) -> bytes:

@@ -13,7 +13,12 @@ from collections.abc import Iterator
 from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.engine.event_log import Event
 from quarterdeck.maintenance.history_checker.model import TERMINATED, Evidence, Ref, Violation
-from quarterdeck.maintenance.history_checker.replay import STATE_AFTER, SessionReplay, readable_events, replay_sessions
+from quarterdeck.maintenance.history_checker.replay import (
+    INVOCATION_STATE_AFTER,
+    SessionReplay,
+    readable_events,
+    replay_sessions,
+)
 from quarterdeck.maintenance.history_checker.task_model import TaskEventData
 from quarterdeck.maintenance.history_checker.task_replay import TaskReplay
 
@@ -26,7 +31,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     yield from _check_sessions(evidence, sessions)
     yield from _check_keys(evidence, sessions)
     yield from _check_cascades(evidence)
-    yield from _check_states(evidence, STATE_AFTER, "invocation", _invocation_states(evidence))
+    yield from _check_states(evidence, INVOCATION_STATE_AFTER, "invocation", _invocation_states(evidence))
     yield from _check_states(evidence, EDGE_STATES, "delegation", _edge_states(evidence))
     yield from _check_tasks(evidence)
 
@@ -38,7 +43,7 @@ def _check_sessions(evidence: Evidence, sessions: SessionReplay) -> Iterator[Vio
         session = sessions.get(row.zone_id, row.id)
         if session is None:
             if evidence.is_log_complete:
-                yield _violation(row.zone_id, row.id, f"session {row.id} has a row, but no event of its creation")
+                yield _violation(row.zone_id, row.id, f"session {row.id} has a row, but no creation event")
         elif (row.terminated_at is None) != (session.ended_pos is None):
             log_state = "did not end" if session.ended_pos is None else f"ended at {session.ended_pos}"
             yield _violation(row.zone_id, row.id, f"session {row.id} is {row.status}, but in the event log {log_state}")
@@ -67,9 +72,7 @@ def _check_cascades(evidence: Evidence) -> Iterator[Violation]:
     for row in evidence.rows.cascades:
         if evidence.is_log_complete and (row.zone_id, row.id) not in started_cascades:
             subject = row.target_id or row.zone_id
-            yield _violation(
-                row.zone_id, subject, f"cascade {row.id} of {subject} has a row, but no event of its start"
-            )
+            yield _violation(row.zone_id, subject, f"cascade {row.id} of {subject} has a row, but no start event")
 
 
 RefState = tuple[Ref, str]
@@ -97,13 +100,13 @@ def _check_states(
         logged = last_events.get(ref)
         if logged is None:
             if evidence.is_log_complete:
-                yield _violation(*ref, f"{noun} {ref[1]} has a row, but no event of its creation")
+                yield _violation(*ref, f"{noun} {ref[1]} has a row, but no creation event")
         elif logged[0] != status:
-            detail = f"{noun} {ref[1]} is {status}, but its last event is {logged[0]}"
+            detail = f"{noun} {ref[1]} is {status}, but {logged[0]} in the event log"
             yield Violation(NAME, *ref, detail, logged[1])
     for ref, (status, pos, at) in last_events.items():
         if ref not in existing and not (status not in ("pending", "running", "active") and _is_old(at, evidence)):
-            yield Violation(NAME, *ref, f"the last event of {noun} {ref[1]} is {status}, but it has no row", pos)
+            yield Violation(NAME, *ref, f"{noun} {ref[1]} is {status} in the event log, but has no row", pos)
 
 
 def _is_old(ended_at: Millis | None, evidence: Evidence) -> bool:
@@ -127,11 +130,11 @@ def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
         existing.add(ref)
         if (logged := last_events.get(ref)) is None:
             if evidence.is_log_complete:
-                yield Violation(NAME, *ref, f"task {row.id} has a row, but no event of its creation")
+                yield Violation(NAME, *ref, f"task {row.id} has a row, but no creation event")
             continue
         event, data = logged
         if event.to_state != row.status:
-            detail = f"task {row.id} is {row.status}, but its last event is {event.to_state}"
+            detail = f"task {row.id} is {row.status}, but {event.to_state} in the event log"
             yield Violation(NAME, *ref, detail, event.pos)
         elif data.attempt != row.attempt:
             detail = f"task {row.id} is in attempt {row.attempt}, but its last event has attempt {data.attempt}"
@@ -139,5 +142,5 @@ def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
     for ref, (event, _) in last_events.items():
         is_old = event.to_state not in OPEN_TASK_STATES and event.at < evidence.rows.now - DAY
         if ref not in existing and not is_old:
-            detail = f"the last event of task {ref[1]} is {event.to_state}, but it has no row"
+            detail = f"task {ref[1]} is {event.to_state} in the event log, but has no row"
             yield Violation(NAME, *ref, detail, event.pos)

@@ -1,8 +1,9 @@
 """Every attempt has one holder.
 
-In the event log an attempt starts only when no other is running. Attempt numbers rise by one, except that a released
-attempt is not counted and its number is used again. In the histories a token is returned to one client, and an attempt
-has no more tokens than starts. For tasks, the agent that claimed an attempt must also be the agent in the event log.
+In the event log, an attempt starts only if no other attempt is running. Attempt numbers increase by one, except that a
+released attempt is not counted and its number is reused. In the histories, a token is returned to only one client, and
+an attempt has no more tokens than starts. For tasks, the agent that claimed an attempt must also be the agent in the
+event log.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from quarterdeck.maintenance.history_checker.model import (
 )
 from quarterdeck.maintenance.history_checker.replay import (
     ATTEMPT_END_EVENTS,
-    STATE_AFTER,
-    STATES_BEFORE,
+    INVOCATION_STATE_AFTER,
+    INVOCATION_STATES_BEFORE,
     ReplayedInvocation,
     readable_events,
 )
@@ -42,7 +43,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     start_counts: Counter[Attempt] = Counter()
     invocations: dict[Ref, ReplayedInvocation] = {}
     for event, data in readable_events(evidence):
-        if event.type not in STATE_AFTER:
+        if event.type not in INVOCATION_STATE_AFTER:
             continue
         ref = (event.zone_id, event.subject)
         if ref not in invocations and not evidence.is_log_complete and event.from_state is not None:
@@ -62,15 +63,15 @@ def _check_event(event: Event, data: EventData, invocation: ReplayedInvocation) 
     def violation(detail: str) -> Violation:
         return Violation(NAME, event.zone_id, event.subject, detail, event.pos)
 
-    if invocation.state not in STATES_BEFORE[event.type]:
+    if invocation.state not in INVOCATION_STATES_BEFORE[event.type]:
         if event.type == "invocation.started" and invocation.state == "running":
             yield violation(
                 f"invocation {event.subject} started again (attempt {attempt_number}) "
-                f"while attempt {invocation.attempt} ran"
+                f"while attempt {invocation.attempt} was running"
             )
         else:
             state = invocation.state or "unknown"
-            yield violation(f"invocation {event.subject} was {verb}, but was {state}")
+            yield violation(f"invocation {event.subject} was {verb}, but its state was {state}")
     elif event.type == "invocation.started" and attempt_number != invocation.attempt + 1:
         yield violation(f"attempt {attempt_number} of {event.subject} was started after attempt {invocation.attempt}")
     elif (
@@ -79,17 +80,18 @@ def _check_event(event: Event, data: EventData, invocation: ReplayedInvocation) 
         and attempt_number not in _valid_attempt_numbers(event, invocation)
     ):
         yield violation(
-            f"invocation {event.subject} was {verb} in attempt {attempt_number} while attempt {invocation.attempt} ran"
+            f"invocation {event.subject} was {verb} in attempt {attempt_number} "
+            f"while attempt {invocation.attempt} was running"
         )
 
 
 def _valid_attempt_numbers(event: Event, invocation: ReplayedInvocation) -> tuple[int | None, ...]:
-    """The attempt numbers that the event of an attempt's end may have.
+    """The attempt numbers that the end event of an attempt may have.
 
-    A release may have the number of the attempt before, because a released attempt is not counted.
+    A release event may have the number of the previous attempt, because a released attempt is not counted.
     """
-    number_before = (invocation.attempt - 1,) if event.type == "invocation.released" else ()
-    return (None, invocation.attempt, *number_before)
+    previous_number = (invocation.attempt - 1,) if event.type == "invocation.released" else ()
+    return (None, invocation.attempt, *previous_number)
 
 
 def _apply_event(event: Event, data: EventData, invocation: ReplayedInvocation) -> None:
@@ -99,7 +101,7 @@ def _apply_event(event: Event, data: EventData, invocation: ReplayedInvocation) 
         # A released attempt is not counted: the next attempt gets the same number.
         invocation.attempt = max(0, invocation.attempt - 1)
     if invocation.state not in ENDED_STATES:
-        invocation.state = STATE_AFTER[event.type]
+        invocation.state = INVOCATION_STATE_AFTER[event.type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +160,14 @@ def _violation_detail(event: Event, data: TaskEventData, task: ReplayedTask) -> 
     task_id, attempt_number = event.subject, data.attempt
     if starts_attempt(event):
         if task.is_held:
-            return f"task {task_id} started again (attempt {attempt_number}) while attempt {task.attempt} ran"
+            return f"task {task_id} started again (attempt {attempt_number}) while attempt {task.attempt} was running"
         if attempt_number != task.attempt + 1:
             return f"attempt {attempt_number} of {task_id} was started after attempt {task.attempt}"
         return None
-    # A release has the number of the attempt before, because a released attempt is not counted.
+    # A release event has the number of the previous attempt, because a released attempt is not counted.
     expected_number = task.attempt - 1 if event.type == "task.released" else task.attempt
     if event.from_state in HELD_STATES and task.is_held and attempt_number != expected_number:
-        return f"{event.type} of {task_id} has attempt {attempt_number}, but attempt {task.attempt} ran"
+        return f"{event.type} of {task_id} has attempt {attempt_number}, but attempt {task.attempt} was running"
     return None
 
 

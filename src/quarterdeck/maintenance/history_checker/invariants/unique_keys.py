@@ -1,6 +1,6 @@
 """A key never has two live sessions, two invocations or two tasks.
 
-The responses show which sessions a key had, and the table of keys shows the last one. The event log shows when each
+The responses show which sessions a key had, and the key table shows the last one. The event log shows when each
 session was live. A key can have several sessions one after another, but never two live ones. The key of an invocation
 or a task belongs to one invocation or task forever.
 """
@@ -40,13 +40,13 @@ def _keyed_sessions(evidence: Evidence) -> Iterator[tuple[Ref, ScopedKey, Record
 
 
 def _check_created_once(evidence: Evidence) -> Iterator[Violation]:
-    """Only one call gets the response that it created an object."""
+    """Only one response may say that its call created a given object."""
     created: set[tuple[str, str, str]] = set()
     for call in evidence.successful_calls(Op.SPAWN, Op.INVOKE, Op.TASK_CREATE):
         if call.has_created and call.response.id:
             creation = (call.op, call.zone, call.response.id)
             if creation in created:
-                detail = f"two calls got the response that they created {call.response.id}"
+                detail = f"two responses say that their call created {call.response.id}"
                 yield Violation(NAME, call.zone, call.response.id, detail, call=call.location)
             created.add(creation)
 
@@ -66,7 +66,7 @@ def _check_invocations(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
-    """Check the keys of tasks with the histories only: the rows do not have them."""
+    """Check the keys of tasks in the histories only, because the rows do not contain them."""
     ids_by_key: dict[ScopedKey, str] = {}
     for call in evidence.successful_calls(Op.TASK_CREATE):
         key, task_id = call.request.idempotency_key, call.response.id
