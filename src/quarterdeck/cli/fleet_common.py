@@ -146,7 +146,7 @@ def _source_name(path: str) -> str:
 
 
 def print_result(context: Context, document: object, render: Callable[[], str]) -> None:
-    """Print the result: with --json compact JSON on one line, otherwise text."""
+    """Print the result as text, or as one line of compact JSON with --json."""
     if context.as_json:
         context.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
     else:

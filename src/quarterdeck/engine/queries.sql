@@ -68,8 +68,9 @@ select floor, pos from log_head where id = 1;
 
 -- name: log_replay
 -- planned: each time
--- A page after a position, with the bounds of the log. One statement reads both as of the same instant: the bounds show
--- whether retention has overtaken the page, and a short page covers everything up to the head or `upto`.
+-- A page after a position, with the bounds of the log. One statement reads both, so they are from one
+-- snapshot. The bounds show whether retention has deleted part of the page. A page with fewer than `limit` rows is
+-- complete up to the head or `upto`.
 select h.floor, h.pos as head, columns(e)
 from log_head h
 left join (
@@ -107,7 +108,7 @@ join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.applic
   and k.operation = b.operation and k.key = b.key;
 
 -- name: keys_store
--- Overwrites: the caller has checked, under the zone's lock, that the key's former object has ended.
+-- Overwrites: the caller has checked, under the zone's lock, that the object that the key referred to has ended.
 insert into idempotency_keys (zone_id, application_id, operation, key, digest, subject_id, created_at)
 select zone_id, application_id, operation, key, digest, subject_id, created_at
 from rows(:batch as b, zone_id text, application_id text, operation text, key text, digest text, subject_id text,
@@ -176,7 +177,7 @@ for share;
 select e.pos from events e order by e.pos limit 1;
 
 -- name: seal_newest
--- The newest seal: the next seal follows it, and its floor is the attested one.
+-- The newest seal. The next seal follows it, and its floor is the last one that was signed.
 select columns(s as seal) from seals s order by s.number desc limit 1;
 
 -- name: seal_ends
@@ -234,8 +235,8 @@ returning position;
 
 -- name: sink_entries_list_due
 -- Due retries: for each stream and subject only the oldest entry that is not dead, since the others wait for it.
--- (`dead_at` is wrapped, here and below, so that the partial index of waiting entries is not used: a plan made while it
--- was empty would scan all waiting entries.)
+-- (`coalesce(dead_at, -1) < 0`, here and below, keeps the planner from using the partial index of waiting entries: a plan
+-- made while that index was empty would scan all of them.)
 select columns(w as parked)
 from sink_entries w
 where w.sink = :sink and w.dead_at is null and w.next_at <= (select now_ms())
@@ -252,7 +253,7 @@ limit :limit;
 select min(w.next_at) from sink_entries w where w.sink = :sink and w.dead_at is null;
 
 -- name: sink_entries_waiting
--- Which of these streams and subjects have waiting entries, and until when those wait.
+-- Which of these streams and subjects have waiting entries, and when the last of these is due.
 select b.stream, b.subject, max(w.next_at)
 from rows(:batch as b, sink text, stream text, subject text)
 join sink_entries w on w.sink = b.sink and w.stream = b.stream and w.subject = b.subject
@@ -284,7 +285,7 @@ from rows(:batch as b, of_sink text, of_pos bigint, of_entry bigint, tries bigin
 where sink = b.of_sink and pos = b.of_pos and entry = b.of_entry and attempts = b.tries and coalesce(dead_at, -1) < 0;
 
 -- name: sink_entries_defer_following
--- Defers all entries behind a deferred one: otherwise each search for due entries would scan them until then.
+-- Defers all entries behind a deferred one: otherwise each search for due entries would scan them until the deferred one is due.
 update sink_entries set next_at = b.due_at
 from rows(:batch as b, of_sink text, of_stream text, of_subject text, due_at bigint)
 where sink = b.of_sink and stream = b.of_stream and subject = b.of_subject and next_at < b.due_at

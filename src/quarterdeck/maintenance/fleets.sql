@@ -147,7 +147,7 @@ order by s.zone_id, s.task_id;
 -- name: check_deliveries
 -- A delivery and its broadcast have the same sender, fleet and time.
 select t.zone_id, t.task_id, t.origin_task_id,
-       case when s.task_id is null then 'does not exist' else 'does not match it' end
+       case when s.task_id is null then 'does not exist' else 'does not match the delivery' end
 from messages t
 left join messages s on s.zone_id = t.zone_id and s.task_id = t.origin_task_id
 where t.type = 'unicast' and t.origin_task_id is not null

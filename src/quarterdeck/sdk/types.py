@@ -139,7 +139,7 @@ class Service(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     secret: str | None = None
-    """The secret that signs pushes. Only in the response that creates it."""
+    """The secret that signs pushes. Present only in the response to the request that creates it."""
 
 
 class Beaten(msgspec.Struct, frozen=True):

@@ -398,7 +398,7 @@ class Webhook(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     created_at: datetime
     updated_at: datetime
     secret: str | None = None
-    """The secret that signs deliveries. Only in the response that creates it."""
+    """The secret that signs deliveries. Present only in the response to the request that creates it."""
 
 
 class WebhookDelivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -1,4 +1,4 @@
-"""Exceptions of this package. Their texts are shown to users."""
+"""Exceptions that this package raises. Their messages are shown to users."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def build_api_keys(runtime: Runtime, authenticator: Authenticator) -> Component:
 
 
 def push_secret_deriver(issuer: LocalIssuer) -> SecretDeriver:
-    """Servers with the same signing key derive the same secrets."""
+    """Derive the secrets that sign pushes to services. Servers with the same signing key derive the same secrets."""
     return secret_deriver(issuer.derive_secret("push secrets"))
 
 

@@ -1,4 +1,4 @@
-"""Routes of role assignments, which the API calls members."""
+"""Routes for role assignments, which the API calls members."""
 
 from __future__ import annotations
 

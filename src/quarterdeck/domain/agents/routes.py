@@ -1,4 +1,4 @@
-"""Routes of agents."""
+"""Routes for agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes of the coordinator: status, health, recovery, log, strategy."""
+"""Routes for the coordinator: status, health, recovery, log, strategy."""
 
 from __future__ import annotations
 

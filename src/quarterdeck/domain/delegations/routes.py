@@ -1,4 +1,4 @@
-"""Routes of delegations."""
+"""Routes for delegations."""
 
 from __future__ import annotations
 
@@ -158,7 +158,8 @@ DELEGATE_DESCRIPTION = (
 REVOKE_DESCRIPTION = (
     "Also revokes all derived delegations, and terminates each target session that has no other active delegation, "
     "with its subtree. With `keep_sessions=true`, no session is terminated; the sessions continue without the "
-    "authority. Otherwise the response is sent when all of them are terminated. A repeated request changes nothing."
+    "authority. Without it, the response is sent after all these sessions are terminated. A repeated request changes "
+    "nothing."
 )
 
 

@@ -1,4 +1,4 @@
-"""The sweeps of delegations: expiry and retention.
+"""The sweeps for delegations: expiry and retention.
 
 | sweep                | finds                                               | does                                   |
 |----------------------|-----------------------------------------------------|----------------------------------------|

@@ -1,4 +1,4 @@
-"""Routes of invocations."""
+"""Routes for invocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sweeps of invocations. The retention sweep deletes rows itself. The other sweeps find rows and submit commands to
+"""Sweeps for invocations. The retention sweep deletes rows itself. The other sweeps find rows and submit commands to
 lanes, which change the rows under the zone's lock.
 
 | sweep                | finds                                                        | does                      |

@@ -1,4 +1,4 @@
-"""Routes of services. Most actions have two paths: below the session that registered the service, and without it."""
+"""Routes for services. Most actions have two paths: below the session that registered the service, and without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes of sessions."""
+"""Routes for sessions."""
 
 from __future__ import annotations
 
@@ -203,7 +203,10 @@ SUSPEND_DESCRIPTION = (
     "suspended them. Suspended sessions still count against quotas, their TTL keeps running, and they cannot have new "
     "children."
 )
-RESUME_DESCRIPTION = "Clears the suspend flag. `resumed` counts the sessions that no other flag suspends."
+RESUME_DESCRIPTION = (
+    "Clears the suspend flag. `resumed` counts the sessions that became active. Others are still suspended by another "
+    "flag."
+)
 
 
 def routes(handlers: SessionHandlers) -> list[Route]:
@@ -216,7 +219,7 @@ def routes(handlers: SessionHandlers) -> list[Route]:
         Route(
             "POST", base_path, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView,
             status=201, tags=tags,
-            description="If repeated with its Idempotency-Key, returns 200 and the same session while that is live.",
+            description="A repeat with the same Idempotency-Key returns 200 and the same session while it is live.",
             errors=("session_sid_required", "application_ownership_required", "parent_not_found",
                     "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
                     "zone_not_found", *(bound.code for bound in rules.BOUNDS)),

@@ -2,8 +2,8 @@
 
 -- name: tasks_page
 -- planned: each time
--- Newest first, because ids are time-ordered. A null filter matches all tasks. Returns only ids: the content sizes then
--- determine how many tasks are read.
+-- Newest first, because ids are time-ordered. A null filter matches all tasks. Returns only ids: `tasks_sizes`
+-- then reads their content sizes, which determine how many of the tasks are read.
 select t.id
 from agent_tasks t
 where t.zone_id = :zone_id
@@ -40,7 +40,8 @@ limit :limit;
 
 -- name: tasks_warned
 -- Running tasks whose agent was warned that they are overdue, and that have made no progress since. An agent holds few
--- tasks. (The filter is outside the CTE, because inside it would keep the planner from using the index on the agent.)
+-- tasks. (The filter is outside the CTE, because within the CTE it would keep the planner from using the
+-- index on the agent.)
 with held as materialized (
     select t.id, t.warned_at, t.progress_at
     from rows(:batch as b, zone_id text, agent_id text, state text)
@@ -123,8 +124,8 @@ select b.zone_id, b.agent_id, b.state, (
 from rows(:batch as b, zone_id text, agent_id text, state text);
 
 -- name: tasks_in_backoff
--- Across zones: the tasks in backoff among the next tasks that become available. The limit applies before the filter,
--- because many other tasks may be waiting for a start time.
+-- Across zones: the tasks in backoff among the next tasks that become available. The limit applies before the filter
+-- and bounds the scan, because many other tasks may be waiting for a start time.
 select n.zone_id, n.id
 from (
     select t.zone_id, t.id, t.status

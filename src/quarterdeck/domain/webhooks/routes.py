@@ -1,4 +1,4 @@
-"""Routes of webhooks."""
+"""Routes for webhooks."""
 
 from __future__ import annotations
 

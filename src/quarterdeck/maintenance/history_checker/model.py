@@ -78,7 +78,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 class CallResponse(msgspec.Struct, frozen=True):
     id: str | None = None
     status: str | int | None = None
-    """The state of an invocation or a session. In a problem document, the HTTP status, which is also in the line."""
+    """The state of an invocation or a session. In a problem document, the HTTP status of the call."""
     error: object = None
     """The code of a problem, or the error of an invocation, which can be any JSON value."""
     items: list[Lease] = []
@@ -240,6 +240,8 @@ class CascadeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MarkedSessionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A session that a cascade has marked for termination."""
+
     zone_id: str
     cascade_id: str
     id: str

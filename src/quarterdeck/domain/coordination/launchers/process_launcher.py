@@ -58,7 +58,7 @@ class RunningProcess:
     end_requested: asyncio.Event = field(default_factory=asyncio.Event)
     """The process must end now."""
     end_reason: str | None = None
-    """Why the process must end. Nothing is reported then, unless `is_released`."""
+    """Why the process must end. If set, no outcome is reported unless `is_released`."""
     completed_at: float | None = None
     """When the task was found completed. From then on the process has its grace period to exit."""
     is_released: bool = False
@@ -129,7 +129,7 @@ class ProcessManager:
                 start_new_session=True,
             )
         except OSError as error:
-            raise LaunchFailed(f"the command of the launcher cannot be started ({error.strerror})") from None
+            raise LaunchFailed(f"the launcher's command cannot be started ({error.strerror})") from None
         self._reaper.watch(process.pid, config.grace_seconds)
         return process
 

@@ -1,4 +1,4 @@
-"""The operation of the lane `fleet`: load under the zones' locks, decide with `rules.members`, persist.
+"""The operation of the `fleet` lane: load under the zones' locks, decide with `rules.members`, persist.
 
 A fleet is written in five steps: the fleet, its director, the director's placement, the fleet's reference to the
 director, and last the administrator. A failure in any step rolls back all of them. Members, except administrators, are

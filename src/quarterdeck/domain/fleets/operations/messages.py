@@ -1,4 +1,4 @@
-"""The operation of the lane `message`: load under the zones' locks, decide with `rules.messages`, persist."""
+"""The operation of the `message` lane: load under the zones' locks, decide with `rules.messages`, persist."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 | module      | decides or holds                                                                       |
 |-------------|----------------------------------------------------------------------------------------|
-| members     | commands of the lane `fleet`: fleets, members, placements, the monitor                 |
-| messages    | commands of the lane `message`: who may send to whom, acknowledge and cancel           |
+| members     | commands of the `fleet` lane: fleets, members, placements, the monitor                 |
+| messages    | commands of the `message` lane: who may send to whom, acknowledge and cancel           |
 | monitor     | which process monitors a fleet, and which members are due for a ping                   |
 | agent_cards | cards of members, which mark the administrator, and their ids in the agent registry    |
 | idempotency | the idempotency keys of one batch                                                      |

@@ -42,7 +42,8 @@ class TerminateBatchInput:
     now: Millis
     targets: Mapping[Ref, Session]
     nodes: Mapping[tuple[str, str | None], Sequence[TreeNode]]
-    """By (zone, target): the target and its live or marked descendants, parents first. The target None is the zone."""
+    """By (zone, target): the target and its live or marked descendants, parents first. A target of None means the
+    whole zone."""
     open_cascades: Mapping[Ref, Cascade] = field(default_factory=dict)
     """Unfinished cascades by (zone, cascade)."""
 
@@ -136,7 +137,7 @@ def _node_ref(node: TreeNode) -> Ref:
 
 
 def post_order(nodes: Sequence[TreeNode]) -> list[TreeNode]:
-    """Sort trees, given parents first, into the order of termination: each session after all its descendants."""
+    """Sort trees whose nodes are listed parents first into termination order: each session after its descendants."""
     ids = {node.id for node in nodes}
     children: dict[str | None, list[TreeNode]] = {}
     roots = []

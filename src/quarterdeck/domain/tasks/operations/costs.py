@@ -23,7 +23,7 @@ NO_AGENT = ""
 
 
 def spent_budget_statements(zones: Collection[str]) -> list[BoundStatement]:
-    """The statement that loads the spent budgets of these zones, as a list; empty if there are no zones."""
+    """A list with the statement that loads the spent budgets of these zones, or an empty list if there are no zones."""
     return [COSTS.budgets_spent_of_zones(batch=_zone_rows(zones))] if zones else []
 
 

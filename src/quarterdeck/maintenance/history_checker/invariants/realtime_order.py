@@ -21,10 +21,11 @@ class _LoggedCall:
     call: RecordedCall
     first_pos: int
     last_pos: int
-    """Differs from `first_pos` for a service that was registered several times. If the response to a registration was
-    lost, it is unknown which of the events this call caused."""
+    """Later than `first_pos` if a service was registered more than once. If a client got no response and registered
+    again, the history does not show which of the events this call caused."""
     is_cause: bool
-    """Whether this call certainly caused the event. A terminated session may have ended earlier for another reason."""
+    """Whether this call certainly caused the event. False for a terminate call: its session may already have
+    ended for another reason."""
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
