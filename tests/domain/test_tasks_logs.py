@@ -9,6 +9,7 @@ import msgspec
 import psycopg
 import pytest
 
+from quarterdeck.core.clock import system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.tasks.model.commands import Fail
@@ -66,9 +67,20 @@ def fail_command(task: Task, detail_harness: TaskDetailHarness, trace: str | Non
 # -- transitions and lines
 
 
+async def wait_for_next_millisecond() -> None:
+    """Of a transition and a line in the same millisecond, the transition comes first, whichever was written first."""
+    written_at = system_now()
+
+    async def has_passed() -> bool:
+        return system_now() > written_at
+
+    await eventually(has_passed, "the next millisecond")
+
+
 async def test_transitions_and_lines_are_one_log_in_order(detail_harness: TaskDetailHarness) -> None:
     task = await start_task(detail_harness)
     await detail_harness.add_lines(task, "one", "two")
+    await wait_for_next_millisecond()
     await detail_harness.task_harness.complete(task)
     expected = ["PENDING", "RUNNING", "one", "two", "COMPLETED"]
     for limit in (1, 2, 100):
@@ -85,6 +97,7 @@ async def test_log_is_filtered_by_level_and_event(detail_harness: TaskDetailHarn
     task = await start_task(detail_harness)
     await detail_harness.add_lines(task, "grave", level=Level.ERROR, event="error")
     await detail_harness.add_lines(task, "plain")
+    await wait_for_next_millisecond()
     await detail_harness.task_harness.submit(fail_command(task, detail_harness, None))
     await detail_harness.task_harness.make_available("t")
     [leased] = await detail_harness.task_harness.claim()
