@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from quarterdeck.domain.coordination import health
-from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, HealthCheck, HealthReporter
+from quarterdeck.domain.coordination import health_checks
+from quarterdeck.domain.coordination.health_checks import CONNECTED, REACHABLE, HealthCheck, HealthReporter
 from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leader_loop import LeaderLoop
@@ -40,8 +40,8 @@ async def test_health_check_caches_the_probe_result() -> None:
 
 
 async def test_failing_or_hanging_probe_is_reported_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "PROBE_WAIT_SECONDS", 0.02)
-    monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(health_checks, "PROBE_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(health_checks, "FRESH_SECONDS", 0.0)
     dependency = Dependency()
     check = HealthCheck(dependency, REACHABLE)
     assert await check.status() == "reachable"
@@ -57,7 +57,7 @@ async def test_failing_or_hanging_probe_is_reported_as_unreachable(monkeypatch: 
 async def test_health_is_unhealthy_without_coordinator_and_degraded_without_gateway(
     runtime: RuntimeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(health_checks, "FRESH_SECONDS", 0.0)
     work, gateway = FailingWork(), Dependency()
     leader_loop = LeaderLoop("coordinator", runtime.cross_zone_engine, Wakeups(), 60_000, work)
     reporter = HealthReporter(

@@ -278,7 +278,7 @@ def shared_tmux() -> Iterator[TmuxServer]:
 
 async def type_line(tmux: Tmux, pane: str, text: str) -> None:
     """Type a line into a pane, with its current state."""
-    await tmux.type_line((await tmux.list_panes())[pane], text)
+    await tmux.paste_line((await tmux.list_panes())[pane], text)
 
 
 def _read_agent_log(file: Path) -> FakeAgentLog:

@@ -94,7 +94,7 @@ async def test_hung_tmux_server_times_out(tmux_server: TmuxServer) -> None:
 async def test_invalid_pane_and_window_ids_are_refused(tmux: Tmux) -> None:
     for invalid in ("", "main", "%", "%1;kill-server", "=main:0.0", "@1"):
         with pytest.raises(TmuxError, match="not a tmux pane id"):
-            await tmux.type_line(PaneInfo(invalid, "main", "@0", 1, "claude", False), "hello")
+            await tmux.paste_line(PaneInfo(invalid, "main", "@0", 1, "claude", False), "hello")
         with pytest.raises(TmuxError, match="not a tmux pane id"):
             await tmux.kill(invalid)
     with pytest.raises(TmuxError, match="not a tmux window id"):
@@ -145,7 +145,7 @@ async def test_typing_without_enter_also_waits_for_the_pane_lock(shared_tmux: Tm
     pid, other_pid = shared_tmux.wait_for_agent(pane), shared_tmux.wait_for_agent(other)
     seen = (await tmux.list_panes())[pane]
     async with lock_pane(tmux.socket, pane, 5):
-        typing = asyncio.create_task(tmux.type_line(seen, "half a line", press_enter=False))
+        typing = asyncio.create_task(tmux.paste_line(seen, "half a line", press_enter=False))
         await type_line(tmux, other, "a line, meanwhile")
         await eventually_line(shared_tmux, other_pid)
         assert shared_tmux.wait_for_agent_log(pid).raw == ""
@@ -161,7 +161,7 @@ async def test_nothing_is_typed_when_a_shell_has_replaced_the_agent(shared_tmux:
     await eventually_foreground(shared_tmux, pane, "sh")
     for text, press_enter in (("touch executed", True), ("touch executed", False), ("", True)):
         with pytest.raises(PaneChanged):
-            await tmux.type_line(seen, text, press_enter=press_enter)
+            await tmux.paste_line(seen, text, press_enter=press_enter)
     assert "touch" not in shared_tmux.capture(pane)
     assert shared_tmux.run_tmux("list-buffers") == ""
 
@@ -179,13 +179,13 @@ async def test_enter_is_not_typed_if_the_agent_exits_after_the_text(shared_tmux:
 
     seen = (await tmux.list_panes())[pane]
     with pytest.raises(PaneChanged):
-        await tmux.type_line(seen, "hello", is_still_ready=exit_agent)
+        await tmux.paste_line(seen, "hello", is_still_ready=exit_agent)
     # With Enter, the shell would have executed the `touch` at its prompt before this `echo`.
     shared_tmux.run_tmux("send-keys", "-t", pane, "C-u", "echo result-$((40+2))", "Enter")
     eventually_sync(lambda: "result-42" in shared_tmux.capture(pane), "the shell answered")
     assert not (shared_tmux.home / "executed").exists()
     with pytest.raises(PaneChanged):
-        await tmux.type_line((await tmux.list_panes())[shared_tmux.pane], "hello", is_still_ready=lambda: False)
+        await tmux.paste_line((await tmux.list_panes())[shared_tmux.pane], "hello", is_still_ready=lambda: False)
 
 
 async def test_synchronized_panes_receive_nothing(shared_tmux: TmuxServer, tmux: Tmux) -> None:
@@ -218,7 +218,7 @@ async def test_typing_into_a_disabled_or_missing_pane_raises(shared_tmux: TmuxSe
         await type_line(tmux, pane, "hello")
     missing = replace((await tmux.list_panes())[pane], pane_id="%999999")
     with pytest.raises(PaneChanged):
-        await tmux.type_line(missing, "hello")
+        await tmux.paste_line(missing, "hello")
 
 
 async def test_panes_of_another_tmux_server_are_not_touched(tmux_server: TmuxServer) -> None:
@@ -233,9 +233,9 @@ async def test_panes_of_another_tmux_server_are_not_touched(tmux_server: TmuxSer
     assert new_pane == pane
     unbound = Tmux(tmux_server.socket)
     for attempt in (
-        bound.type_line(seen, "hello"),
-        bound.type_line((await unbound.list_panes())[pane], "hello"),
-        unbound.type_line(seen, "hello"),
+        bound.paste_line(seen, "hello"),
+        bound.paste_line((await unbound.list_panes())[pane], "hello"),
+        unbound.paste_line(seen, "hello"),
         bound.capture(pane, 10),
         bound.kill(pane),
     ):

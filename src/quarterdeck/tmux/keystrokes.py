@@ -124,7 +124,7 @@ async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter:
     If the agent leaves the foreground before Enter, the text stays in the pane without Enter.
     """
     try:
-        await tmux.type_line(target.pane, text, is_still_ready=target.is_still_ready, press_enter=press_enter)
+        await tmux.paste_line(target.pane, text, is_still_ready=target.is_still_ready, press_enter=press_enter)
     except PaneChanged:
         return "not_the_agent"
     return None

@@ -148,7 +148,7 @@ class Tmux:
 
     # -- keystrokes ----------------------------------------------------------------------------------------------
 
-    async def type_line(
+    async def paste_line(
         self, info: PaneInfo, text: str, *, is_still_ready: Callable[[], bool] = lambda: True, press_enter: bool = True
     ) -> None:
         """Paste one line and then press Enter, while holding the lock of the pane.

@@ -10,7 +10,7 @@ from quarterdeck.core.caller import Role
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.coordination import launchers, redis_signals, routes
 from quarterdeck.domain.coordination.coordinator import Coordinator, CoordinatorDeps
-from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, HealthCheck, HealthReporter
+from quarterdeck.domain.coordination.health_checks import CONNECTED, REACHABLE, HealthCheck, HealthReporter
 from quarterdeck.domain.coordination.launchers import AgentTokenSpec, TaskLauncher
 from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
 from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, HttpLauncherConfig, launcher_configs

@@ -14,7 +14,7 @@ from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentStatus
 from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.coordination.coordinator import COUNT_MAX, Coordinator
-from quarterdeck.domain.coordination.health import HealthReporter
+from quarterdeck.domain.coordination.health_checks import HealthReporter
 from quarterdeck.domain.coordination.model import (
     LEASE_NAME,
     CoordinatorHealth,

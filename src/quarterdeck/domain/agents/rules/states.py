@@ -1,4 +1,4 @@
-"""States and transitions of agents, what a heartbeat changes, and how many tasks an agent may get."""
+"""States and transitions of agents, when an agent is stale, what a heartbeat changes, and how many tasks it may get."""
 
 from __future__ import annotations
 

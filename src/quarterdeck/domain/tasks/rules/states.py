@@ -1,4 +1,4 @@
-"""Task states and transitions.
+"""Task states and transitions, and when a failed attempt is retried.
 
 Each function returns the task after one change. The functions do not check the current state; the decider does. The
 table `TASK_STATES` lists the transitions; `docs/states/task.md` is generated from it.
