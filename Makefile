@@ -22,7 +22,7 @@ TEST := .venv/.installed-test
 TMUX_HINT := command -v tmux >/dev/null || echo 'tmux is not installed: members of fleets have no panes. \
 	To install it: apt-get install tmux (Debian, Ubuntu), brew install tmux (macOS).'
 
-.PHONY: help install up test lint bench soak states golden sdk
+.PHONY: help install up test lint bench soak states golden sdk sql
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,7 @@ test: lint ## run lint, type and import checks, and all tests on both engines
 lint: $(TEST) ## run the static checks only
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/python tools/generate_sql_stubs.py --check
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
 
@@ -66,6 +67,9 @@ golden: $(TEST) ## write tests/golden/, the public interface as files; read the 
 
 sdk: $(BASE) ## generate the sync SDK from the async SDK
 	.venv/bin/python tools/generate_sync_sdk.py
+
+sql: $(BASE) ## generate the type stubs of the SQL statements
+	.venv/bin/python tools/generate_sql_stubs.py
 
 # Reinstalled only when pyproject.toml or constraints.txt has changed.
 $(BASE): .venv/bin/python pyproject.toml constraints.txt

@@ -16,7 +16,7 @@ from tests.support.builders import ZONE
 from tests.support.fleets import ADMINISTRATOR, ALICE, BOB, DIRECTOR, FleetHarness, claim_monitor_command, pane_location
 from tests.support.runtime import DirectDatabase, open_runtime
 
-FLEET_CHECKS = {check.name for check in CHECKS if check.statement in FLEET_QUERIES}
+FLEET_CHECKS = {check.name for check in CHECKS if check.statement().statement in [*FLEET_QUERIES]}
 CAROL, OTHER_DIRECTOR, DELETED_DIRECTOR = 5, 6, 8
 """A deregistered member; the director of fleet 2; the director of fleet 3, which is deleted."""
 WAITING, DONE, CANCELED, SUMMARY, TO_ALICE, TO_BOB = 1, 2, 3, 4, 5, 6
@@ -32,10 +32,10 @@ class DamageProbe:
         """The ids that the check finds after the statement."""
         if isinstance(self._connection, sqlite3.Connection):
             self._connection.execute(statement)
-            rows = self._connection.execute(check.statement.sqlite).fetchall()
+            rows = self._connection.execute(check.statement().statement.sqlite).fetchall()
         else:
             self._connection.execute(statement.encode())
-            rows = self._connection.execute(check.statement.postgresql.encode()).fetchall()
+            rows = self._connection.execute(check.statement().statement.postgresql.encode()).fetchall()
         self._connection.rollback()
         return {str(row[1]) for row in rows}
 

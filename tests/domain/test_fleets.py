@@ -375,7 +375,7 @@ async def measure_poll(runtime: RuntimeHarness, counting: CountingStore) -> dict
         zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=ALICE, limit=101, state=MessageState.INPUT_REQUIRED
     )
     oldest = msgspec.structs.replace(poll, oldest_first=True)
-    member_batch: list[tuple[object, ...]] = [(ZONE, ALICE)]
+    member_batch = [(ZONE, ALICE)]
     other_statements = (
         LISTS.messages_newest_unread(batch=member_batch),
         LISTS.messages_unread_counts(batch=member_batch),

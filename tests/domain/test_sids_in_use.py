@@ -7,7 +7,6 @@ import pytest
 
 from quarterdeck.domain.sessions.model import FinishCascade, Terminate
 from quarterdeck.domain.sessions.operations import Terminator
-from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.engine.transaction import Engine
 from tests.support.builders import ZONE, admin
 from tests.support.query_plans import RecordingStore
@@ -97,4 +96,4 @@ async def test_each_sid_is_queried_once_for_any_number_of_sessions(runtime: Runt
     recording = RecordingStore(runtime.store)
     commands = [Terminate(ZONE, tree[0].id, "x", admin())]
     await Engine(recording).transact(lambda tx: Terminator(1_000).terminate_sessions(tx, commands), zones=[ZONE])
-    assert recording.statements[Q.sids_in_use.name].params["batch"] == [(ZONE, "sid")]
+    assert recording.statements["sids_in_use"].params["batch"] == [(ZONE, "sid")]

@@ -9,7 +9,6 @@ import pytest
 from quarterdeck.domain.sessions.model import State, Verb
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import SESSION_STATES
-from quarterdeck.store.sql import Statement
 
 TRANSITIONS = {
     (State.ACTIVE, Verb.SUSPEND): State.SUSPENDED,
@@ -18,6 +17,7 @@ TRANSITIONS = {
     (State.SUSPENDED, Verb.TERMINATE): State.TERMINATED,
 }
 """The transitions, written out a second time. Every other pair is refused."""
+STATEMENTS = {statement.name: statement for statement in Q}
 
 
 @pytest.mark.parametrize(("state", "verb"), list(product(State, Verb)))
@@ -41,25 +41,23 @@ def test_terminated_is_the_only_terminal_state_and_all_others_are_live() -> None
 
 
 @pytest.mark.parametrize(
-    "statement",
-    [Q.sessions_end, Q.sessions_mark_cascade, Q.sessions_finish_cascade, Q.sessions_set_suspended],
-    ids=lambda statement: statement.name,
+    "name", ["sessions_end", "sessions_mark_cascade", "sessions_finish_cascade", "sessions_set_suspended"]
 )
-def test_every_session_update_is_guarded_by_the_loaded_state(statement: Statement) -> None:
-    for text in (statement.postgresql, statement.sqlite):
+def test_every_session_update_is_guarded_by_the_loaded_state(name: str) -> None:
+    for text in (STATEMENTS[name].postgresql, STATEMENTS[name].sqlite):
         assert text.startswith("update agent_sessions")
         assert "and status = b.from_status" in text
         assert text.endswith("returning id"), "a row that was not updated is not returned"
 
 
 def test_terminating_statements_write_the_state_of_the_table() -> None:
-    for statement in (Q.sessions_end, Q.sessions_finish_cascade):
-        for text in (statement.postgresql, statement.sqlite):
+    for name in ("sessions_end", "sessions_finish_cascade"):
+        for text in (STATEMENTS[name].postgresql, STATEMENTS[name].sqlite):
             assert f"set status = '{SESSION_STATES.next_state(Verb.TERMINATE, State.ACTIVE)}'" in text
 
 
 def test_live_session_statements_exclude_terminal_and_terminated_rows() -> None:
     [terminal_state] = SESSION_STATES.terminal_states()
-    for statement in (Q.sessions_expired_unswept, Q.sessions_expired, Q.sessions_orphaned):
-        assert f"s.status <> '{terminal_state}'" in statement.postgresql
-        assert "s.terminated_at is null" in statement.postgresql
+    for name in ("sessions_expired_unswept", "sessions_expired", "sessions_orphaned"):
+        assert f"s.status <> '{terminal_state}'" in STATEMENTS[name].postgresql
+        assert "s.terminated_at is null" in STATEMENTS[name].postgresql

@@ -223,7 +223,7 @@ async def test_empty_batch_writes_nothing(store: Store) -> None:
 
 
 async def test_batch_of_5000_rows_is_one_statement(store: Store) -> None:
-    rows: list[tuple[object, ...]] = [(f"{i:05}", i, "x") for i in range(5_000)]
+    rows = [(f"{i:05}", i, "x") for i in range(5_000)]
     await write(store, Q.things_put(batch=rows))
     assert await stored(store) == rows
     await write(store, Q.things_drop(batch=[(row_id,) for row_id, _, _ in rows[1:]]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.domain.fleets.model.commands import ConfigureMonitor, ReleaseMonitor, SetMemberPane
 from quarterdeck.domain.fleets.queries import LISTS
-from quarterdeck.store.sql import BoundStatement, Param
+from quarterdeck.store.sql import BoundStatement
 from tests.support.builders import ZONE, admin
 from tests.support.fleets import FleetHarness, claim_monitor_command, pane_location
 from tests.support.runtime import DirectDatabase, RuntimeHarness
@@ -57,8 +57,6 @@ async def run_monitor_workload(harness: FleetHarness, fleet_id: int, agent_id: i
 def list_statements(fleet_id: int, agent_id: int, summary: int) -> list[BoundStatement]:
     """The statements of list and read requests."""
     fleet, member = (ZONE, fleet_id), (ZONE, agent_id)
-    page_params: dict[str, Param] = {"zone_id": ZONE, "limit": 10, "after": 0, "before": MAX_ID}
-    state_params: dict[str, Param] = {"zone_id": ZONE, "agent_id": agent_id, "limit": 10, "after": 0, "state": None}
     return [
         LISTS.fleets_page(zone_id=ZONE, before=MAX_ID, with_deleted=0, limit=10),
         LISTS.fleets_root_members(batch=[(*fleet, "active", agent_id)]),
@@ -70,16 +68,19 @@ def list_statements(fleet_id: int, agent_id: int, summary: int) -> list[BoundSta
         LISTS.messages_unread_counts(batch=[member]),
         LISTS.messages_newest_unread(batch=[member]),
         *(
-            statement(agent_id=agent_id, **page_params)
+            statement(zone_id=ZONE, agent_id=agent_id, after=0, before=MAX_ID, limit=10)
             for statement in (LISTS.messages_unread, LISTS.messages_unread_oldest)
         ),
-        *(statement(at=MAX_ID, id=MAX_ID, **state_params) for statement in (LISTS.messages_inbox, LISTS.messages_sent)),
         *(
-            statement(at=0, id=0, **state_params)
+            statement(zone_id=ZONE, agent_id=agent_id, state=None, after=0, at=MAX_ID, id=MAX_ID, limit=10)
+            for statement in (LISTS.messages_inbox, LISTS.messages_sent)
+        ),
+        *(
+            statement(zone_id=ZONE, agent_id=agent_id, state=None, after=0, at=0, id=0, limit=10)
             for statement in (LISTS.messages_inbox_oldest, LISTS.messages_sent_oldest)
         ),
         *(
-            statement(fleet_id=fleet_id, **page_params)
+            statement(zone_id=ZONE, fleet_id=fleet_id, after=0, before=MAX_ID, limit=10)
             for statement in (LISTS.messages_page, LISTS.messages_page_oldest)
         ),
         LISTS.timeline_heads(zone_id=ZONE, fleet_id=fleet_id, before=MAX_ID, limit=10),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -34,7 +35,7 @@ async def insert_secret_tasks(
 ) -> None:
     """Insert tasks whose input, result and checkpoint each have one secret, encrypted with this key."""
     cipher = cipher_of(key)
-    batch: list[tuple[object, ...]] = []
+    batch: list[tuple[Any, ...]] = []
     for task_id in task_ids:
         encrypted_fields = {
             field: cipher.encrypt(

@@ -8,6 +8,7 @@ events of a subject are never reordered, and the complete state of a reader is o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import msgspec
 
@@ -15,7 +16,7 @@ from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.queries import Q
 from quarterdeck.store.interface import StoreTransaction, decode
-from quarterdeck.store.sql import Param, chunks
+from quarterdeck.store.sql import chunks
 
 PAGE_EVENTS_MAX = 1_000
 """Maximum events per page."""
@@ -82,7 +83,7 @@ def append(tx: StoreTransaction, events: Sequence[NewEvent], now: Millis) -> Com
     """Queue the rows of the events. This must be the transaction's last write: its lock is held until the commit."""
     count = len(events)
     ids = [new_id() for _ in events]
-    rows: list[tuple[object, ...]] = [
+    rows = [
         (count - 1 - i, ids[i], e.zone_id, e.type, e.subject, e.actor, e.from_state, e.to_state, e.data, e.trace, now)
         for i, e in enumerate(events)
     ]
@@ -123,8 +124,12 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 async def read_page(tx: StoreTransaction, filters: EventFilter) -> list[Event]:
-    statement = Q.log_page_of_subject if filters.subject else Q.log_page
-    [rows] = await tx.read(statement(**_page_params(filters)))
+    params = _page_params(filters)
+    [rows] = await tx.read(
+        Q.log_page_of_subject(subject=filters.subject, **params)
+        if filters.subject
+        else Q.log_page(upto=filters.scan_end, **params)
+    )
     return decode(rows, Event)
 
 
@@ -133,7 +138,7 @@ async def read_newest(tx: StoreTransaction, filters: EventFilter, before: int) -
     page starts, or None if this page is the last. If such events are rare, a page may be short or empty."""
     before = min(before, (await read_bounds(tx)).head + 1)
     lowest = max(0, before - SCAN_POSITIONS_MAX)
-    types: list[tuple[object, ...]] = [(name,) for name in filters.types]
+    types = [(name,) for name in filters.types]
     [rows] = await tx.read(
         Q.log_newest(zone_id=filters.zone_id, before=before, downto=lowest, types=types, limit=filters.limit)
     )
@@ -143,14 +148,22 @@ async def read_newest(tx: StoreTransaction, filters: EventFilter, before: int) -
     return events, lowest if lowest > 0 else None
 
 
-def _page_params(filters: EventFilter) -> dict[str, Param]:
-    types: list[tuple[object, ...]] = [(name,) for name in filters.types]
-    params: dict[str, Param] = {"zone_id": filters.zone_id, "after": filters.after, "limit": filters.limit}
-    if filters.subject:
-        params["subject"] = filters.subject
-    else:
-        params["upto"] = filters.scan_end
-    return {**params, "types": types, "any_type": int(not types)}
+class _PageParams(TypedDict):
+    zone_id: str
+    after: int
+    limit: int
+    types: list[tuple[str]]
+    any_type: int
+
+
+def _page_params(filters: EventFilter) -> _PageParams:
+    return {
+        "zone_id": filters.zone_id,
+        "after": filters.after,
+        "limit": filters.limit,
+        "types": [(name,) for name in filters.types],
+        "any_type": int(not filters.types),
+    }
 
 
 async def read_tail(tx: StoreTransaction, after: int, limit: int = PAGE_EVENTS_MAX) -> list[Event]:
@@ -189,8 +202,12 @@ class ReplayPage(msgspec.Struct, frozen=True):
 
 
 async def read_replay(tx: StoreTransaction, filters: EventFilter) -> ReplayPage:
-    statement = Q.log_replay_of_subject if filters.subject else Q.log_replay
-    [rows] = await tx.read(statement(**_page_params(filters)))
+    params = _page_params(filters)
+    [rows] = await tx.read(
+        Q.log_replay_of_subject(subject=filters.subject, **params)
+        if filters.subject
+        else Q.log_replay(upto=filters.scan_end, **params)
+    )
     # A page without events still has one row: the bounds, with nulls for the event.
     events = decode([row[2:] for row in rows if row[2] is not None], Event)
     [bounds] = decode([rows[0][:2]], LogBounds)

@@ -84,9 +84,7 @@ class KeyRetention:
         keys = decode(rows, _KeyRow)
         self._position = keys[-1] if len(keys) == SLICE_KEYS else START
         cutoff = tx.now - self._retention_ms
-        expired: list[tuple[object, ...]] = [
-            (key.zone_id, key.application_id, key.operation, key.key) for key in keys if key.created_at < cutoff
-        ]
+        expired = [(key.zone_id, key.application_id, key.operation, key.key) for key in keys if key.created_at < cutoff]
         if expired:
             tx.write(Q.keys_delete_expired(batch=expired, before=cutoff))
         return len(expired)

@@ -10,7 +10,7 @@ Recorded client histories are checked against the same snapshot (`history_checke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from quarterdeck.maintenance.history_checker.run import HistoryReport, check_his
 from quarterdeck.maintenance.queries import FLEET_QUERIES, Q
 from quarterdeck.maintenance.snapshot import Snapshot, first_row, iter_rows, open_snapshot
 from quarterdeck.store.interface import Row
-from quarterdeck.store.sql import Statement
+from quarterdeck.store.sql import BoundStatement
 
 FINDINGS_MAX = 100
 """The maximum number of findings shown per check. Others usually have the same cause and are only counted."""
@@ -30,7 +30,7 @@ class Check(msgspec.Struct, frozen=True):
     """One kind of inconsistency: how to find the rows and how to describe each of them."""
 
     name: str
-    statement: Statement
+    statement: Callable[[], BoundStatement]
     """The first two columns are the zone and the id."""
     template: str
     """The message for a row. `{2}` is the third column."""

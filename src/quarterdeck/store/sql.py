@@ -46,14 +46,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 Dialect = Literal["sqlite", "postgresql"]
-SqlRows = list[tuple[object, ...]]
-"""A batch as one parameter: the rows that `rows(:batch as b, …)` reads."""
-Param = str | int | None | SqlRows
+RowT = TypeVar("RowT", bound=tuple[object, ...])
+Text = str | None
+Int = int | None
+Scalar = str | int | None
+Param = Scalar | Sequence[tuple[object, ...]]
+"""The second form is a batch: the rows that `rows(:batch as b, …)` reads. The generated `queries.pyi` of a package have
+the types of its columns."""
 MAIN_FILE = "queries.sql"
 CHUNK_ROWS = 5_000
 """The maximum number of rows per statement that `chunks` produces."""
@@ -64,8 +68,8 @@ _ENGINE_LINE = re.compile(r"^-- engine: (sqlite|postgresql)\s*$")
 _COLUMNS_LINE = re.compile(r"^-- columns(?: (\w+))?: (.+)$", re.MULTILINE)
 _COLUMNS_CALL = re.compile(r"\bcolumns\((\w+)(?: as (\w+))?\)")
 _PHRASE_LINE = re.compile(r"^-- phrase (\w+)\((\w+)\): (.+)$", re.MULTILINE)
-_ROWS_CALL = re.compile(r"\brows\(:(\w+) as (\w+),([^()]*)\)")
-_PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+ROWS_CALL = re.compile(r"\brows\(:(\w+) as (\w+),([^()]*)\)")
+PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _OCTETS_CALL = re.compile(r"\boctets\((\w+\.\w+)\)")
 _LOCK = re.compile(r"\bfor (update|share)( skip locked)?\b")
 _JOIN_EACH = re.compile(r"\bjoin each (\w+) (\w+) on (.+)$", re.MULTILINE)
@@ -108,12 +112,12 @@ class BoundStatement:
     def named_params(self) -> dict[str, str | int | None]:
         return {name: _to_param(value) for name, value in self.params.items()}
 
-    def row_params(self) -> list[tuple[object, ...]]:
+    def row_params(self) -> Sequence[tuple[object, ...]]:
         """The parameters of `sqlite_row`: a tuple per row of the batch."""
         batch, *others = self.statement.row_param_order
         rows = self.params[batch]
-        if not isinstance(rows, list):
-            raise TypeError(f"parameter {batch} of {self.statement.name} must be a list of rows")
+        if rows is None or isinstance(rows, str | int):
+            raise TypeError(f"parameter {batch} of {self.statement.name} must be a batch of rows")
         shared = tuple(self.params[name] for name in others)
         return [row + shared for row in rows] if shared else rows
 
@@ -152,7 +156,7 @@ def parse(text: str) -> dict[str, Statement]:
     for columns_line in _COLUMNS_LINE.finditer(text):
         columns.setdefault(columns_line[1], []).extend(name.strip() for name in columns_line[2].split(","))
     text = _COLUMNS_CALL.sub(lambda call: ", ".join(f"{call[1]}.{name}" for name in columns[call[2]]), text)
-    text = _expand_phrases(text)
+    text = expand_phrases(text)
     texts: dict[str, dict[Dialect | None, list[str]]] = {}
     planned_each_time: set[str] = set()
     lines: list[str] = []
@@ -174,7 +178,7 @@ def parse(text: str) -> dict[str, Statement]:
     }
 
 
-def _expand_phrases(text: str) -> str:
+def expand_phrases(text: str) -> str:
     """Expand phrases, the last one first, because it may use those above it."""
     phrases: dict[tuple[str, str], list[str]] = {}
     for line in _PHRASE_LINE.finditer(text):
@@ -209,13 +213,13 @@ def _render_sqlite(text: str) -> str:
         values = ", ".join(f"json_extract(value, '$[{i}]') as {column}" for i, column in enumerate(columns))
         return f"(select {values} from json_each(:{match[1]})) as {match[2]}"  # noqa: S608 - our own text
 
-    return _LOCK.sub("", _ROWS_CALL.sub(expand_rows, text)).strip()
+    return _LOCK.sub("", ROWS_CALL.sub(expand_rows, text)).strip()
 
 
 def _render_sqlite_row(text: str) -> tuple[str | None, tuple[str, ...]]:
     """Render a statement that writes the rows of one batch as a statement that writes one row. None for any other
     statement."""
-    batches = list(_ROWS_CALL.finditer(text))
+    batches = list(ROWS_CALL.finditer(text))
     if len(batches) != 1 or text.startswith("select"):
         return None, ()
     batch = batches[0]
@@ -228,7 +232,7 @@ def _render_sqlite_row(text: str) -> tuple[str | None, tuple[str, ...]]:
         return f"?{len(columns) + param_order.index(match[1])}"
 
     row = ", ".join(f"?{i + 1} as {column}" for i, column in enumerate(columns))
-    before, after = _PARAM.sub(placeholder, text[: batch.start()]), _PARAM.sub(placeholder, text[batch.end() :])
+    before, after = PARAM.sub(placeholder, text[: batch.start()]), PARAM.sub(placeholder, text[batch.end() :])
     return f"{before}(select {row}) as {batch[2]}{after}", tuple(param_order)
 
 
@@ -254,15 +258,15 @@ def _render_postgresql(text: str) -> tuple[str, tuple[str, ...]]:
             param_order.append(match[1])
         return f"${param_order.index(match[1]) + 1}"
 
-    text = _ROWS_CALL.sub(expand_rows, text).replace("now_ms()", _POSTGRES_NOW)
-    return _PARAM.sub(placeholder, text), tuple(param_order)
+    text = ROWS_CALL.sub(expand_rows, text).replace("now_ms()", _POSTGRES_NOW)
+    return PARAM.sub(placeholder, text), tuple(param_order)
 
 
-def chunks(batch: Sequence[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
+def chunks(batch: Sequence[RowT]) -> Iterator[list[RowT]]:
     """Split a batch into parts small enough that a statement stays well within its timeout."""
     for start in range(0, len(batch), CHUNK_ROWS):
         yield [*batch[start : start + CHUNK_ROWS]]
 
 
 def _to_param(value: Param) -> str | int | None:
-    return msgspec.json.encode(value).decode() if isinstance(value, list) else value
+    return value if value is None or isinstance(value, str | int) else msgspec.json.encode(value).decode()

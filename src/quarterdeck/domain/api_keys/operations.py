@@ -48,7 +48,7 @@ async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -
 
 async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[ApiKey | Problem | Busy]:
     """Create keys up to the limit of each zone. The zones are locked, so the count is exact."""
-    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+    batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
     locked_rows, count_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)), Q.keys_count_live(batch=batch)
     )
@@ -145,10 +145,10 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     end_events = {event.zone_id: event for event in events if event.type == "zone.end"}
     if not end_events:
         return
-    [live_refs] = await tx.read(Q.keys_live_in_zones(batch=[(zone_id,) for zone_id in sorted(end_events)]))
-    if not live_refs:
+    [live_rows] = await tx.read(Q.keys_live_in_zones(batch=[(zone_id,) for zone_id in sorted(end_events)]))
+    if not live_rows:
         return
-    [rows] = await tx.read(Q.keys_lock(batch=live_refs))
+    [rows] = await tx.read(Q.keys_lock(batch=[(str(zone_id), str(key_id)) for zone_id, key_id in live_rows]))
     # Another transaction may have revoked a key between the two statements.
     keys = [key for key in decode(rows, ApiKey) if key.revoked_at is None]
     await _mark_revoked(tx, [(key.zone_id, key.id) for key in keys])

@@ -103,11 +103,11 @@ class TaskRetention:
 
 async def delete_past_retention(tx: Transaction, refs: Sequence[TaskRef]) -> None:
     """Delete archived tasks with their tags, dependencies, log lines, costs and budgets."""
-    [deleted] = await tx.read(COORDINATOR.tasks_delete_expired(batch=[*sorted(refs)]))
-    batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(task_id)) for zone_id, task_id, _ in deleted)]
+    [deleted] = await tx.read(COORDINATOR.tasks_delete_expired(batch=sorted(refs)))
+    batch = sorted((str(zone_id), str(task_id)) for zone_id, task_id, _ in deleted)
     if not batch:
         return
-    tags: list[tuple[object, ...]] = [
+    tags = [
         (str(zone_id), tag, str(task_id)) for zone_id, task_id, encoded in deleted for tag in _decode_tags(str(encoded))
     ]
     if tags:

@@ -201,7 +201,7 @@ class WebhookFanout:
         events = decode([row[3:] for row in rows if row[3] is not None], Event)
         endpoints: list[Endpoint] = []
         if events:
-            zones: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({event.zone_id for event in events})]
+            zones = [(zone_id,) for zone_id in sorted({event.zone_id for event in events})]
             [endpoint_rows] = await tx.read(Q.webhooks_enabled_in_zones(batch=zones))
             endpoints = decode(endpoint_rows, Endpoint)
         return _LogPage(int(str(floor)), int(str(head)), bool(has_endpoints), events, endpoints, tx.now)

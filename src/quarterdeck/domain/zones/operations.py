@@ -29,7 +29,7 @@ from quarterdeck.store.sql import BoundStatement
 
 def lock_statement(tx: Transaction, zone_ids: Iterable[str]) -> BoundStatement:
     """The statement that locks the zones of a batch. Run it before the reads that a decision depends on."""
-    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(set(zone_ids))]
+    batch = [(zone_id,) for zone_id in sorted(set(zone_ids))]
     return Q.zones_lock(batch=batch) if tx.wait_for_locks else Q.zones_lock_skip_locked(batch=batch)
 
 
@@ -68,7 +68,7 @@ async def put_zones(tx: Transaction, commands: Sequence[PutZone]) -> list[PutZon
         command.zone_id: command.name or command.zone_id for command in reversed(commands) if command.create_missing
     }
     # Inserted in order of id, as zones are locked: otherwise two batches that create the same zones could deadlock.
-    insert_batch: list[tuple[object, ...]] = [*sorted(names.items())]
+    insert_batch = [*sorted(names.items())]
     statement = lock_statement(tx, (command.zone_id for command in commands))
     if insert_batch:
         inserted_rows, locked_rows = await tx.read(Q.zone_insert(batch=insert_batch), statement)
@@ -196,9 +196,9 @@ async def list_role_assignments(tx: Transaction, filters: RoleAssignmentFilter) 
 
 async def persist_role_changes(tx: Transaction, changes: Iterable[RoleAssignmentChange]) -> None:
     """Write the changes of a batch. The zones must be locked."""
-    inserts: list[tuple[object, ...]] = []
-    updates: list[tuple[object, ...]] = []
-    deletes: list[tuple[object, ...]] = []
+    inserts: list[tuple[str, str, str, str, int, int]] = []
+    updates: list[tuple[str, str, str, str, int]] = []
+    deletes: list[tuple[str, str]] = []
     for before, after in ((change.before, change.after) for change in changes):
         if after is None:
             deletes += [(before.zone_id, before.subject)] if before is not None else []
@@ -208,6 +208,13 @@ async def persist_role_changes(tx: Transaction, changes: Iterable[RoleAssignment
             updates.append((after.zone_id, after.subject, before.role, after.role, after.updated_at))
     if inserts:
         tx.write(Q.zone_members_insert(batch=inserts))
-    for statement, batch in ((Q.zone_members_update, updates), (Q.zone_members_delete, deletes)):
-        if batch and len((await tx.read(statement(batch=batch)))[0]) != len(batch):
-            raise RuntimeError("role assignments changed although the zone was locked")
+    if updates:
+        await _run_checked(tx, Q.zone_members_update(batch=updates), len(updates))
+    if deletes:
+        await _run_checked(tx, Q.zone_members_delete(batch=deletes), len(deletes))
+
+
+async def _run_checked(tx: Transaction, statement: BoundStatement, expected_count: int) -> None:
+    [rows] = await tx.read(statement)
+    if len(rows) != expected_count:
+        raise RuntimeError("role assignments changed although the zone was locked")

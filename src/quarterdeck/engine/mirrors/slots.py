@@ -262,10 +262,10 @@ async def _recently_changed(tx: Transaction, uncertain: Mapping[SlotUsage, Store
     """Which of these zones have changed after the stored position, so recently that the change may not be written
     yet."""
     await tx.read()
-    batch: list[tuple[object, ...]] = [
+    batch = [
         (usage.zone_id, max(stored_position(stored) or 0, usage.pos - RECENT_POSITIONS))
         for usage, stored in uncertain.items()
     ]
-    types: list[tuple[object, ...]] = [(name,) for name in SLOT_EVENT_TYPES]
+    types = [(name,) for name in SLOT_EVENT_TYPES]
     [rows] = await tx.read(Q.log_zones_changed(batch=batch, types=types, since=tx.now - WRITE_GRACE_MS))
     return {str(zone_id) for zone_id, changed in rows if changed is not None}

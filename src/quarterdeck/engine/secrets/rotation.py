@@ -11,16 +11,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from quarterdeck.engine.secrets.field_encryption import FieldCipher, key_ids_in
 from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import Row
-from quarterdeck.store.sql import BoundStatement, Statement
+from quarterdeck.store.sql import BoundStatement
 
 PAGE_ROWS = 100
 """Rows in memory at once, each with several fields of at most 1 MiB."""
 PAGES_PER_STEP = 10
+
+
+class SelectPage(Protocol):
+    """The statement that reads the next rows: zone, id, and each field that may hold encrypted values, or null."""
+
+    def __call__(self, *, after_zone: str, after_id: str, limit: int) -> BoundStatement: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +35,8 @@ class SecretColumns:
 
     table: str
     fields: tuple[str, ...]
-    select_page: Statement
-    """(after_zone, after_id, limit) → zone, id, and each field that may hold encrypted values, or null."""
-    replace: Statement
+    select_page: SelectPage
+    replace: Callable[..., BoundStatement]
     """(batch) of zone, id and, per field, the text that was read and the new text, or nulls → the updated ids."""
 
 
@@ -143,7 +148,7 @@ class SecretRotation:
         return sum(key_id != self.cipher.keyring.encryption_key_id for key_id in key_ids_in(text))
 
     async def _replace_rows(self, columns: SecretColumns, zone_id: str, updates: Sequence[RowUpdate]) -> set[str]:
-        batch: list[tuple[object, ...]] = [update.params for update in updates]
+        batch = [update.params for update in updates]
 
         async def write(tx: Transaction) -> set[str]:
             _, rows = await tx.read(self.lock_zones(tx, [zone_id]), columns.replace(batch=batch))

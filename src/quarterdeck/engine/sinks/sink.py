@@ -32,7 +32,6 @@ BACKOFF = Policy(max_attempts=0, base_ms=1_000, multiplier=2.0, cap_ms=300_000)
 OrderKey = tuple[str, str]
 """(stream, subject): entries of one key are delivered in order."""
 EventEntries = tuple[Event, list[SinkEntry]]
-BatchRows = list[tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +272,9 @@ class Sink:
         """Retry the oldest due entry of each stream and subject. If one is deferred, those behind it are, too."""
         entries = [row.to_entry() for row in snapshot.due_entries]
         errors = await self._target.writer.deliver_delayed(identity, entries)
-        delivered: BatchRows = []
-        deferred: BatchRows = []
-        deferred_order_keys: BatchRows = []
+        delivered: list[tuple[str, int, int]] = []
+        deferred: list[tuple[str, int, int, int, Millis, Millis | None, str]] = []
+        deferred_order_keys: list[tuple[str, str, str, Millis]] = []
         for row, entry, error in zip(snapshot.due_entries, entries, errors, strict=True):
             if error is None:
                 delivered.append(row.key)

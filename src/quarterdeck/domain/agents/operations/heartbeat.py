@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quarterdeck.core.clock import SECOND, Millis
+from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents import rules
@@ -21,7 +21,6 @@ from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import SqlRows
 
 HeartbeatListener = Callable[[Sequence[Agent]], None]
 
@@ -44,7 +43,7 @@ class HeartbeatRecorder:
         )
         agents, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
         updated: dict[Ref, Agent] = {}
-        history_rows: SqlRows = []
+        history: list[tuple[RecordHeartbeat, Agent]] = []
         outcomes: list[HeartbeatResult | Problem | Busy] = []
         for command in commands:
             agent = _find_agent(command, agents, callers)
@@ -52,12 +51,12 @@ class HeartbeatRecorder:
                 outcomes.append(agent)
                 continue
             if rules.belongs_in_history(agent, command, tx.now):
-                history_rows.append(_history_row(command, agent, tx.now))
+                history.append((command, agent))
             agents[command.ref] = updated[command.ref] = agent = rules.apply_heartbeat(agent, command, tx.now)
             outcomes.append(HeartbeatResult(agent, rules.needs_status_refresh(agent, tx.now)))
         persist.write_pulses(tx, [updated[ref] for ref in sorted(updated)])
-        if history_rows:
-            tx.write(Q.agent_heartbeats_insert(batch=history_rows))
+        if history:
+            _insert_history(tx, history)
         if self.listeners and updated:
             tx.on_commit(lambda: self._notify([*updated.values()]))
         return outcomes
@@ -78,16 +77,20 @@ def _find_agent(command: RecordHeartbeat, agents: dict[Ref, Agent], callers: Cal
     return rules.agent_terminated(command.agent_id) if agent.status is State.TERMINATED else agent
 
 
-def _history_row(command: RecordHeartbeat, agent: Agent, now: Millis) -> tuple[object, ...]:
-    return (
-        new_id(),
-        *command.ref,
-        command.status,
-        command.current_task_id,
-        command.progress_percent,
-        command.memory_mb,
-        command.cpu_percent,
-        now,
-        now + rules.next_heartbeat_seconds(agent) * SECOND,
-        command.metadata,
-    )
+def _insert_history(tx: Transaction, heartbeats: Sequence[tuple[RecordHeartbeat, Agent]]) -> None:
+    batch = [
+        (
+            new_id(),
+            *command.ref,
+            command.status,
+            command.current_task_id,
+            command.progress_percent,
+            command.memory_mb,
+            command.cpu_percent,
+            tx.now,
+            tx.now + rules.next_heartbeat_seconds(agent) * SECOND,
+            command.metadata,
+        )
+        for command, agent in heartbeats
+    ]
+    tx.write(Q.agent_heartbeats_insert(batch=batch))

@@ -17,7 +17,7 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, SqlRows
+from quarterdeck.store.sql import BoundStatement
 
 
 def load_statement(refs: Iterable[Ref]) -> BoundStatement:
@@ -31,7 +31,7 @@ def decode_agents(rows: Sequence[Row]) -> dict[Ref, Agent]:
 
 async def load_ms_until_contact(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
     """Return, for each agent with a waiting claim, the milliseconds until it must be marked as seen again."""
-    [rows] = await tx.read(Q.agents_contact_state(batch=[*sorted(refs)]))
+    [rows] = await tx.read(Q.agents_contact_state(batch=sorted(refs)))
     return {(agent.zone_id, agent.id): rules.ms_until_contact(agent, tx.now) for agent in decode(rows, WaitingAgent)}
 
 
@@ -80,5 +80,5 @@ async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> AgentBatchI
     )
 
 
-def sorted_refs(commands: Iterable[AgentCommand]) -> SqlRows:
-    return [*sorted({command.ref for command in commands})]
+def sorted_refs(commands: Iterable[AgentCommand]) -> list[Ref]:
+    return sorted({command.ref for command in commands})

@@ -11,35 +11,35 @@ from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import AgentChange
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import SqlRows, chunks
+from quarterdeck.store.sql import chunks
 
 
 async def update_agents(tx: Transaction, changes: Mapping[Ref, tuple[Agent, Agent]]) -> None:
     """Write status changes. `changes` maps each agent to (before, after). Pulses are not written."""
-    batch: SqlRows = [_update_row(before, after) for _, (before, after) in sorted(changes.items()) if before != after]
+    batch = [
+        (
+            after.zone_id,
+            after.id,
+            before.status,
+            after.status,
+            after.status_reason,
+            after.draining,
+            after.look_at,
+            after.terminated_at,
+            after.updated_at,
+        )
+        for _, (before, after) in sorted(changes.items())
+        if before != after
+    ]
     for piece in chunks(batch):
         [rows] = await tx.read(Q.agents_update_status(batch=piece))
         if len(rows) != len(piece):
             raise RuntimeError("agents were changed by another transaction despite the zone's lock")
 
 
-def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
-    return (
-        after.zone_id,
-        after.id,
-        before.status,
-        after.status,
-        after.status_reason,
-        after.draining,
-        after.look_at,
-        after.terminated_at,
-        after.updated_at,
-    )
-
-
 def write_pulses(tx: Transaction, agents: Iterable[Agent]) -> None:
     """Write the pulses of agents. The transaction must have locked these rows."""
-    batch: SqlRows = [
+    batch = [
         (
             agent.zone_id,
             agent.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,6 @@ from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import SqlRows
 
 AGENT_COLUMN_COUNT = Agent.__struct_fields__.index("pulse_status")
 """`Agent` has this many fields from `agents`. The fields after them are from `agent_pulses`."""
@@ -121,8 +121,8 @@ async def _persist(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent
 
 
 def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent]]) -> None:
-    removed_rows: SqlRows = []
-    added_rows: SqlRows = []
+    removed_rows: list[tuple[str, str, str]] = []
+    added_rows: list[tuple[str, str, str]] = []
     for (zone_id, agent_id), (before, after) in changes.items():
         old = set(_decode_capabilities(before.capabilities)) if before else set()
         new = set(_decode_capabilities(after.capabilities))
@@ -134,6 +134,6 @@ def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, 
         tx.write(Q.agent_capabilities_insert(batch=added_rows))
 
 
-def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
+def _update_row(before: Agent, after: Agent) -> tuple[Any, ...]:
     columns = msgspec.structs.astuple(after)[2:AGENT_COLUMN_COUNT]
     return (*after.ref, before.status, *columns)

@@ -15,7 +15,6 @@ from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import SqlRows
 
 _decode_capabilities = msgspec.json.Decoder(list[str]).decode
 
@@ -26,7 +25,7 @@ async def delete_past_retention(
     [zone_rows] = await tx.read(zones.lock_statement(tx, zones_of(commands)))
     locked = zones.decode_zones(zone_rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    batch: SqlRows = [*sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})]
+    batch = sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})
     _, deleted_rows = await tx.read(
         Q.agent_pulses_lock(batch=[row[:2] for row in batch]), Q.agents_delete_expired(batch=batch)
     )
@@ -35,10 +34,10 @@ async def delete_past_retention(
         for zone_id, agent_id, capabilities in deleted_rows
     }
     if capabilities_by_ref:
-        refs: SqlRows = [*sorted(capabilities_by_ref)]
+        refs = sorted(capabilities_by_ref)
         tx.write(Q.agent_pulses_delete(batch=refs))
         tx.write(Q.agent_heartbeats_delete_of_agents(batch=refs))
-        capability_rows: SqlRows = [
+        capability_rows = [
             (zone_id, capability, agent_id)
             for (zone_id, agent_id), capabilities in sorted(capabilities_by_ref.items())
             for capability in capabilities

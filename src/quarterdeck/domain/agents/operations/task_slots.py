@@ -14,7 +14,7 @@ from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.load import decode_agents
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import SqlRows, chunks
+from quarterdeck.store.sql import chunks
 
 
 async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collection[Ref] = ()) -> None:
@@ -22,7 +22,7 @@ async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collecti
 
     Agents in `seen` sent a command themselves. Other agents are marked as seen only if they had no task and get one.
     """
-    batch: SqlRows = [(*ref, deltas.get(ref, 0), int(ref in seen)) for ref in sorted({*deltas, *seen})]
+    batch = [(*ref, deltas.get(ref, 0), int(ref in seen)) for ref in sorted({*deltas, *seen})]
     drained_refs: list[Ref] = []
     for piece in chunks(batch):
         tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))
@@ -45,7 +45,7 @@ async def revive(tx: Transaction, commands: Mapping[Ref, Command]) -> None:
     The transaction has already written their `last_seen_at`. Liveness checks of these agents start again. Their
     aborted attempts are not restored.
     """
-    [rows] = await tx.read(Q.agents_get(batch=[*sorted(commands)]))
+    [rows] = await tx.read(Q.agents_get(batch=sorted(commands)))
     changes = {ref: rules.evaluate_liveness(agent, tx.now) for ref, agent in decode_agents(rows).items()}
     await persist.update_agents(tx, {ref: (change.before, change.after) for ref, change in changes.items()})
     for ref, change in changes.items():

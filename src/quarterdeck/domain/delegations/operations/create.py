@@ -30,7 +30,6 @@ from quarterdeck.engine import idempotency
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import SqlRows
 
 
 async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[DelegatedEdge | Problem | Busy]:
@@ -40,7 +39,7 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
     to a lower rank, while a cascade is unfinished, and to rebuild ranks that are not valid.
     """
     zone_ids = zones_of(commands)
-    source_refs: SqlRows = [*sorted({(command.zone_id, command.source_session_id) for command in commands})]
+    source_refs = sorted({(command.zone_id, command.source_session_id) for command in commands})
     endpoint_refs = {
         (command.zone_id, session_id)
         for command in commands
@@ -51,7 +50,7 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
         Q.delegations_get(batch=_named_edge_refs(commands)),
         Q.delegations_inbound(batch=source_refs),
         Q.delegation_target_sessions(batch=source_refs),
-        Q.delegation_ranks_get(batch=[*sorted(endpoint_refs)]),
+        Q.delegation_ranks_get(batch=sorted(endpoint_refs)),
         zone_epochs_statement(zone_ids),
         sessions.load_statement(sorted(endpoint_refs | bearer_refs(commands))),
     )
@@ -93,7 +92,7 @@ def _refs_in_zones(edges: Iterable[Ref], commands: Sequence[Delegate]) -> list[R
     return [ref for ref in edges if ref[0] in zone_ids]
 
 
-def _named_edge_refs(commands: Iterable[Delegate]) -> SqlRows:
+def _named_edge_refs(commands: Iterable[Delegate]) -> list[Ref]:
     """The edges that the commands name as parents, and those that the callers' tokens name."""
     refs = {
         (command.zone_id, edge_id)
@@ -101,7 +100,7 @@ def _named_edge_refs(commands: Iterable[Delegate]) -> SqlRows:
         for edge_id in (command.parent_edge_id, command.caller.delegation_edge_id)
         if edge_id is not None
     }
-    return [*sorted(refs)]
+    return sorted(refs)
 
 
 def _edges_by_ref(rows: Sequence[Row]) -> dict[Ref, Edge]:

@@ -31,7 +31,7 @@ class EndedEdge(msgspec.Struct, frozen=True):
 
 async def end_edges(tx: Transaction, ended_edges: Sequence[EndedEdge], zone_epochs: Mapping[str, ZoneEpoch]) -> None:
     """Change active edges to their end state, raise the epochs of their zones, and emit an event per edge."""
-    batch: list[tuple[object, ...]] = [
+    batch = [
         (ended.edge.zone_id, ended.edge.id, EdgeState.ACTIVE, _end_state(ended), ended.reason, ended.ended_at)
         for ended in ended_edges
     ]

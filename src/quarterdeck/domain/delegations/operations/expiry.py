@@ -33,7 +33,7 @@ async def find_expired(tx: Transaction, limit: int) -> list[Ref]:
 
 async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge | Problem | Busy]:
     """Mark edges as expired. Return them as loaded, before the change. A revoked edge is not changed."""
-    refs: list[tuple[object, ...]] = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
+    refs = sorted({(command.zone_id, command.edge_id) for command in commands})
     locked_rows, edge_rows, zone_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
         Q.delegations_get(batch=refs),

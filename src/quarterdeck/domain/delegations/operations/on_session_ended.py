@@ -29,7 +29,7 @@ async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     if not ended_sessions:
         return
     rows, zone_rows = await tx.read(
-        Q.delegations_of_sessions(batch=[*sorted(ended_sessions)]),
+        Q.delegations_of_sessions(batch=sorted(ended_sessions)),
         zone_epochs_statement(zone_id for zone_id, _ in ended_sessions),
     )
     zone_epochs = decode_zone_epochs(zone_rows)

@@ -108,7 +108,7 @@ async def traverse(tx: Transaction, ref: EdgeRef, limit: int) -> Traversal:
 async def read_authority(tx: Transaction, ref: SessionRef) -> Authority:
     """Return the authority of a session, and the edges that grant it."""
     session = await _require_session(tx, ref)
-    batch: list[tuple[object, ...]] = [(ref.zone_id, ref.session_id)]
+    batch = [(ref.zone_id, ref.session_id)]
     inbound_rows, zone_rows = await tx.read(Q.delegations_inbound(batch=batch), zone_epochs_statement([ref.zone_id]))
     edges, zone_epochs = decode(inbound_rows, Edge), decode_zone_epochs(zone_rows)
     orphaned = await load_orphaned(tx, ((edge.zone_id, edge.id) for edge in edges), zone_epochs)
@@ -166,7 +166,7 @@ async def _read_ended_by(tx: Transaction, edge: Edge) -> dict[str, object] | Non
 
 async def load_orphaned(tx: Transaction, edges: Iterable[Ref], zone_epochs: Mapping[str, ZoneEpoch]) -> set[Ref]:
     """Return all orphaned edges among these edges and their chains. Only an unfinished cascade can leave any."""
-    refs: list[tuple[object, ...]] = [*sorted({ref for ref in edges if zone_epochs[ref[0]].has_open_cascade})]
+    refs = sorted({ref for ref in edges if zone_epochs[ref[0]].has_open_cascade})
     if not refs:
         return set()
     [rows] = await tx.read(Q.delegations_ancestors(batch=refs))

@@ -29,7 +29,6 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import SqlRows
 
 
 class Revoker:
@@ -39,7 +38,7 @@ class Revoker:
     async def revoke(self, tx: Transaction, commands: Sequence[Revoke]) -> list[RevokeResult | Problem | Busy]:
         """Revoke edges, and terminate sessions unless `keep_sessions`. A repeated command changes nothing."""
         zone_ids = zones_of(commands)
-        refs: SqlRows = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
+        refs = sorted({(command.zone_id, command.edge_id) for command in commands})
         locked_rows, edge_rows, zone_rows, session_rows = await tx.read(
             zones.lock_statement(tx, zone_ids),
             Q.delegations_get(batch=refs),
@@ -125,7 +124,7 @@ class _GraphLoader:
         """Decide the commands in order of arrival. Return the revocation of each by its index."""
         if not accepted:
             return {}
-        refs: SqlRows = [*sorted({(command.zone_id, command.edge_id) for command in accepted.values()})]
+        refs = sorted({(command.zone_id, command.edge_id) for command in accepted.values()})
         [edge_rows] = await self._tx.read(Q.delegations_to_revoke(batch=refs))
         await self._add_rows(edge_rows)
         return {index: await self._revoke_one(command) for index, command in accepted.items()}

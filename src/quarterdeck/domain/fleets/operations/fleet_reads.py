@@ -88,7 +88,7 @@ async def _load_details(tx: Transaction, fleets: Sequence[Fleet]) -> list[FleetD
     if not fleets:
         return []
     active, deregistered = MemberStatus.ACTIVE, MemberStatus.DEREGISTERED
-    root_member_keys: list[tuple[object, ...]] = [
+    root_member_keys = [
         (*fleet.ref, active if fleet.deleted_at is None else deregistered, fleet.director_agent_id) for fleet in fleets
     ]
     root_member_rows, count_rows, placement_rows = await tx.read(
@@ -153,7 +153,7 @@ async def list_members(tx: Transaction, filters: MembersFilter) -> list[FleetMem
     )
     members = decode([row for page in pages for row in page], Member)
     listed_members = sorted(members, key=lambda member: member.agent_id)[: filters.limit]
-    refs: list[tuple[object, ...]] = [member.ref for member in listed_members]
+    refs = [member.ref for member in listed_members]
     count_statements = [LISTS.messages_unread_counts(batch=refs)] if filters.with_unread else []
     placement_rows, *count_results = await tx.read(LISTS.placements_get(batch=refs), *count_statements)
     placements = {placement.agent_id: placement for placement in decode(placement_rows, Placement)}
@@ -184,7 +184,7 @@ async def get_monitored_member(tx: Transaction, request: MemberRequest) -> Monit
 
 
 async def _load_monitored_members(tx: Transaction, request: FleetRequest) -> list[MonitoredMember]:
-    active_keys: list[tuple[object, ...]] = [(request.zone_id, request.fleet_id, MemberStatus.ACTIVE)]
+    active_keys = [(request.zone_id, request.fleet_id, MemberStatus.ACTIVE)]
     member_rows, placement_rows, config_rows = await tx.read(
         Q.members_of_fleets(batch=active_keys),
         Q.placements_of_fleets(batch=active_keys),
@@ -197,7 +197,7 @@ async def _load_monitored_members(tx: Transaction, request: FleetRequest) -> lis
     configs = sorted(matched_configs, key=lambda config: config.agent_id)
     if not configs:
         return []
-    refs: list[tuple[object, ...]] = [(config.zone_id, config.agent_id) for config in configs]
+    refs = [(config.zone_id, config.agent_id) for config in configs]
     [rows] = await tx.read(LISTS.messages_unread_counts(batch=refs))
     unread_counts = _decode_counts(rows)
     return [

@@ -79,7 +79,7 @@ class _InboxState(NamedTuple):
 
 
 async def _load_states(tx: Transaction, keys: Sequence[InboxKey]) -> dict[InboxKey, _InboxState]:
-    batch: list[tuple[object, ...]] = [(zone_id, int(agent_id)) for zone_id, agent_id in keys]
+    batch = [(zone_id, int(agent_id)) for zone_id, agent_id in keys]
     [rows] = await tx.read(LISTS.messages_newest_unread(batch=batch))
     return {
         (str(zone_id), str(agent_id)): _InboxState(int(str(newest_id or 0)), status != MemberStatus.ACTIVE)

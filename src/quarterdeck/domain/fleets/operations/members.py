@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -43,7 +43,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, SqlRows, Statement
+from quarterdeck.store.sql import BoundStatement
 
 K = TypeVar("K")
 V = TypeVar("V", bound=msgspec.Struct)
@@ -57,7 +57,7 @@ async def change_fleets(tx: Transaction, commands: Sequence[FleetCommand]) -> li
         for command in commands
         if isinstance(command, CreateFleet | RegisterMember) and (key := command_key(command)) is not None
     ]
-    zone_ids: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+    zone_ids = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
     locked_rows, *caller_rows, last_id_rows, key_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
         *caller_checks.statements(),
@@ -89,20 +89,20 @@ def _restrict_to_zones(locked_zones: Container[str], refs: FleetBatchRefs) -> Fl
 
 async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
     """Load the rows in one round trip. Statements with an empty batch are not sent."""
-    fleet_refs, member_refs = [*sorted(batch_refs.fleets)], [*sorted(batch_refs.members)]
-    complete_keys: SqlRows = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.complete_fleets)]
-    counted_keys: SqlRows = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.counted_fleets)]
+    fleet_refs, member_refs = sorted(batch_refs.fleets), sorted(batch_refs.members)
+    complete_keys = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.complete_fleets)]
+    counted_keys = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.counted_fleets)]
     fleet_rows, runtime_rows, count_rows, *row_sets = await _read_nonempty(
         tx,
-        (Q.fleets_get, [*fleet_refs]),
-        (Q.monitor_runtimes_get, [*fleet_refs]),
-        (LISTS.fleets_count_members, counted_keys),
-        (Q.members_get, [*member_refs]),
-        (Q.members_of_fleets, complete_keys),
-        (LISTS.placements_get, [*member_refs]),
-        (Q.placements_of_fleets, complete_keys),
-        (Q.monitor_configs_get, [*member_refs]),
-        (Q.monitor_configs_of_fleets, complete_keys),
+        Q.fleets_get(batch=fleet_refs) if fleet_refs else None,
+        Q.monitor_runtimes_get(batch=fleet_refs) if fleet_refs else None,
+        LISTS.fleets_count_members(batch=counted_keys) if counted_keys else None,
+        Q.members_get(batch=member_refs) if member_refs else None,
+        Q.members_of_fleets(batch=complete_keys) if complete_keys else None,
+        LISTS.placements_get(batch=member_refs) if member_refs else None,
+        Q.placements_of_fleets(batch=complete_keys) if complete_keys else None,
+        Q.monitor_configs_get(batch=member_refs) if member_refs else None,
+        Q.monitor_configs_of_fleets(batch=complete_keys) if complete_keys else None,
     )
     member_rows, placement_rows, config_rows = ([*row_sets[index], *row_sets[index + 1]] for index in (0, 2, 4))
     return FleetBatchInput(
@@ -117,10 +117,10 @@ async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
     )
 
 
-async def _read_nonempty(tx: Transaction, *queries: tuple[Statement, SqlRows]) -> list[list[Row]]:
-    """The rows of each query. Queries with an empty batch are not sent and return no rows."""
-    results = iter(await tx.read(*(statement(batch=batch) for statement, batch in queries if batch)))
-    return [next(results) if batch else [] for _, batch in queries]
+async def _read_nonempty(tx: Transaction, *statements: BoundStatement | None) -> list[list[Row]]:
+    """The rows of each statement. None, given instead of a statement with an empty batch, returns no rows."""
+    results = iter(await tx.read(*(statement for statement in statements if statement is not None)))
+    return [[] if statement is None else next(results) for statement in statements]
 
 
 def _no_caller_check(command: BaseFleetCommand, permission: str) -> Problem | None:
@@ -185,11 +185,9 @@ async def _persist_removals(tx: Transaction, loaded: FleetBatchInput, batch: Fle
         if batch.members[ref].status is not before.status
     ]
     if removed:
-        removed_rows: SqlRows = [
-            (*after.ref, before.status, after.status, after.deregistered_at) for before, after in removed
-        ]
+        removed_rows = [(*after.ref, before.status, after.status, after.deregistered_at) for before, after in removed]
         await _update_checked(tx, Q.members_deregister(batch=removed_rows), len(removed_rows))
-    deleted_rows: SqlRows = [
+    deleted_rows = [
         (*ref, batch.fleets[ref].deleted_at, 0)
         for ref, before in sorted(loaded.fleets.items())
         if before.deleted_at is None and batch.fleets[ref].deleted_at is not None
@@ -201,7 +199,7 @@ async def _persist_removals(tx: Transaction, loaded: FleetBatchInput, batch: Fle
 
 async def _persist_panes_and_monitors(tx: Transaction, loaded: FleetBatchInput, batch: FleetBatch) -> None:
     """Write and delete placements, monitor configurations and monitor rows."""
-    pane_rows: SqlRows = [
+    pane_rows = [
         (*ref, placement.tmux_pane_id, "")
         for ref, placement in sorted(batch.placements.items())
         if ref in loaded.placements and loaded.placements[ref] != placement
@@ -279,7 +277,7 @@ def _terminate_command(zone_id: str, agent_id: str) -> Terminate:
     return Terminate(zone_id=zone_id, agent_id=agent_id, reason=LEFT_FLEET_REASON)
 
 
-def _to_rows(structs: Sequence[msgspec.Struct]) -> SqlRows:
+def _to_rows(structs: Sequence[msgspec.Struct]) -> list[tuple[Any, ...]]:
     return [msgspec.structs.astuple(struct) for struct in structs]
 
 

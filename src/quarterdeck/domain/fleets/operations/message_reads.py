@@ -49,9 +49,7 @@ async def get_message(tx: Transaction, request: MessageRequest) -> MessagePage:
     message = decode_first(rows, Message)
     if message is None:
         raise errors.message_not_found(request.message_id)
-    member_refs: list[tuple[object, ...]] = [
-        (message.zone_id, agent_id) for agent_id in sorted({message.from_agent_id, message.to_agent_id})
-    ]
+    member_refs = [(message.zone_id, agent_id) for agent_id in sorted({message.from_agent_id, message.to_agent_id})]
     [rows] = await tx.read(Q.members_get(batch=member_refs))
     members = decode(rows, Member)
     if all(member.fleet_id != request.fleet_id for member in members):
@@ -127,42 +125,57 @@ def _count_characters(messages: Iterable[Message]) -> int:
 
 def _inbox_statement(filters: InboxFilter) -> BoundStatement:
     if filters.state is MessageState.INPUT_REQUIRED:
-        statement = LISTS.messages_unread_oldest if filters.oldest_first else LISTS.messages_unread
-        return statement(agent_id=filters.agent_id, **_id_params(filters))
+        unread_statement = LISTS.messages_unread_oldest if filters.oldest_first else LISTS.messages_unread
+        after_id, before_id = _id_range(filters)
+        return unread_statement(
+            zone_id=filters.zone_id, agent_id=filters.agent_id, after=after_id, before=before_id, limit=filters.limit
+        )
     statement = LISTS.messages_inbox_oldest if filters.oldest_first else LISTS.messages_inbox
-    return statement(**_timestamp_params(filters))
+    position = _start_position(filters)
+    return statement(
+        zone_id=filters.zone_id,
+        agent_id=filters.agent_id,
+        state=filters.state,
+        after=filters.after_id,
+        at=position.timestamp,
+        id=position.id,
+        limit=filters.limit,
+    )
 
 
 def _sent_statement(filters: SentFilter) -> BoundStatement:
     statement = LISTS.messages_sent_oldest if filters.oldest_first else LISTS.messages_sent
-    return statement(**_timestamp_params(filters))
+    position = _start_position(filters)
+    return statement(
+        zone_id=filters.zone_id,
+        agent_id=filters.agent_id,
+        state=filters.state,
+        after=filters.after_id,
+        at=position.timestamp,
+        id=position.id,
+        limit=filters.limit,
+    )
 
 
 def _messages_statement(filters: MessagesFilter) -> BoundStatement:
     statement = LISTS.messages_page_oldest if filters.oldest_first else LISTS.messages_page
-    return statement(fleet_id=filters.fleet_id, **_id_params(filters))
+    after_id, before_id = _id_range(filters)
+    return statement(
+        zone_id=filters.zone_id, fleet_id=filters.fleet_id, after=after_id, before=before_id, limit=filters.limit
+    )
 
 
-def _id_params(filters: MessagesFilter) -> dict[str, str | int | None]:
-    """In lists ordered by id, only the id of the position is used."""
+def _id_range(filters: MessagesFilter) -> tuple[int, int]:
+    """Both ends are exclusive. In lists ordered by id, only the id of the position is used."""
     position = filters.position
     after_id = max(filters.after_id, position.id) if position and filters.oldest_first else filters.after_id
     before_id = position.id if position and not filters.oldest_first else UPPER_BOUND
-    return {"zone_id": filters.zone_id, "after": after_id, "before": before_id, "limit": filters.limit}
+    return after_id, before_id
 
 
-def _timestamp_params(filters: SentFilter) -> dict[str, str | int | None]:
+def _start_position(filters: SentFilter) -> Position:
     start = Position(0, 0) if filters.oldest_first else Position(UPPER_BOUND, UPPER_BOUND)
-    position = filters.position or start
-    return {
-        "zone_id": filters.zone_id,
-        "agent_id": filters.agent_id,
-        "state": filters.state,
-        "after": filters.after_id,
-        "at": position.timestamp,
-        "id": position.id,
-        "limit": filters.limit,
-    }
+    return filters.position or start
 
 
 async def load_names(tx: Transaction, messages: Iterable[Message]) -> MemberNames:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -18,7 +19,15 @@ from quarterdeck.domain.fleets.model.commands import (
     MessageOutcome,
     Send,
 )
-from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Fleet, Member, MemberStatus, Message, MessageType
+from quarterdeck.domain.fleets.model.rows import (
+    MEMBERS_MAX,
+    Fleet,
+    Member,
+    MemberRef,
+    MemberStatus,
+    Message,
+    MessageType,
+)
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.domain.fleets.rules.members import LastIds
 from quarterdeck.domain.fleets.rules.messages import (
@@ -35,7 +44,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import SqlRows, chunks
+from quarterdeck.store.sql import chunks
 
 OnDelivered = Callable[[Sequence[Message]], None]
 
@@ -53,7 +62,7 @@ class MessageBatchRunner:
             for command in commands
             if isinstance(command, Send | Broadcast) and (key := command_key(command)) is not None
         ]
-        zone_ids: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+        zone_ids = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
         (
             locked_rows,
             *caller_rows,
@@ -99,7 +108,7 @@ class MessageBatchRunner:
             # Only zones in which a message was sent: the batch may also have zones that could not be locked.
             zone_ids = sorted({message.zone_id for message in batch.sent})
             tx.write(Q.fleet_counters_set(batch=[_last_ids_row(last_ids, zone_id, batch) for zone_id in zone_ids]))
-            rows: SqlRows = [msgspec.structs.astuple(message) for message in batch.sent]
+            rows = [msgspec.structs.astuple(message) for message in batch.sent]
             for chunk in chunks(rows):
                 tx.write(Q.messages_insert(batch=chunk))
         if batch.keys.new_records:
@@ -117,8 +126,8 @@ class MessageBatchRunner:
             tx.on_commit(partial(self._on_delivered, deliveries))
 
 
-def _collect_member_refs(commands: Sequence[MessageCommand]) -> SqlRows:
-    refs: set[tuple[str, int]] = set()
+def _collect_member_refs(commands: Sequence[MessageCommand]) -> list[MemberRef]:
+    refs: set[MemberRef] = set()
     for command in commands:
         match command:
             case Send():
@@ -127,10 +136,10 @@ def _collect_member_refs(commands: Sequence[MessageCommand]) -> SqlRows:
                 refs.add((command.zone_id, command.from_agent_id))
             case Acknowledge() | Cancel():
                 refs.add((command.zone_id, command.agent_id))
-    return [*sorted(refs)]
+    return sorted(refs)
 
 
-def _collect_broadcast_fleets(commands: Sequence[MessageCommand]) -> SqlRows:
+def _collect_broadcast_fleets(commands: Sequence[MessageCommand]) -> list[tuple[str, int, MemberStatus]]:
     refs = {(command.zone_id, command.fleet_id) for command in commands if isinstance(command, Broadcast)}
     return [(*ref, MemberStatus.ACTIVE) for ref in sorted(refs)]
 
@@ -139,10 +148,10 @@ async def _load_keyed_messages(tx: Transaction, key_records: Sequence[KeyRecord]
     """The messages sent earlier under these keys, including the deliveries of broadcasts."""
     if not key_records:
         return []
-    refs: SqlRows = sorted((record.zone_id, int(record.subject_id)) for record in key_records)
+    refs = sorted((record.zone_id, int(record.subject_id)) for record in key_records)
     [rows] = await tx.read(Q.messages_get(batch=refs))
     messages = decode(rows, Message)
-    spans: SqlRows = [
+    spans = [
         (*message.ref, message.task_id + MEMBERS_MAX) for message in messages if message.type is MessageType.SUMMARY
     ]
     if not spans:
@@ -151,12 +160,12 @@ async def _load_keyed_messages(tx: Transaction, key_records: Sequence[KeyRecord]
     return [*messages, *decode(delivery_rows, Message)]
 
 
-def _last_ids_row(last_ids: Mapping[str, LastIds], zone_id: str, batch: MessageBatch) -> tuple[object, ...]:
+def _last_ids_row(last_ids: Mapping[str, LastIds], zone_id: str, batch: MessageBatch) -> tuple[Any, ...]:
     before = last_ids.get(zone_id) or LastIds(zone_id)
     return msgspec.structs.astuple(msgspec.structs.replace(before, messages=batch.last_ids[zone_id]))
 
 
-def _update_row(before: Message, after: Message) -> tuple[object, ...]:
+def _update_row(before: Message, after: Message) -> tuple[str, int, str, str, int, int | None, str | None]:
     return (
         after.zone_id,
         after.task_id,

@@ -94,7 +94,7 @@ async def count_notified(tx: Transaction, deliveries: Sequence[Message]) -> int:
 async def _load_deliveries(tx: Transaction, heads: Sequence[Message], end_ids: Sequence[int]) -> TimelinePage:
     """Build an entry for each head, with its deliveries. Their ids are below the head's element of `end_ids`."""
     entries = {head.task_id: TimelineEntry(head) for head in heads}
-    spans: list[tuple[object, ...]] = [
+    spans = [
         (head.zone_id, head.fleet_id, head.task_id, end_id)
         for head, end_id in zip(heads, end_ids, strict=True)
         if head.type is MessageType.SUMMARY

@@ -30,7 +30,7 @@ from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.long_poll import LongPoll
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, SqlRows
+from quarterdeck.store.sql import BoundStatement
 
 NO_INVOCATIONS = ClaimedInvocations(())
 NOT_PARKED = 0
@@ -68,9 +68,9 @@ class BatchRunner:
         enqueues = [command for command in commands if isinstance(command, Enqueue)]
         claims = [command for command in commands if isinstance(command, Claim)]
         waiting_claims = [poll.request for polls in self._polls_for(enqueues).values() for poll in polls]
-        named_refs: SqlRows = [
-            *sorted({(command.zone_id, command.id) for command in commands if not isinstance(command, Enqueue | Claim)})
-        ]
+        named_refs = sorted(
+            {(command.zone_id, command.id) for command in commands if not isinstance(command, Enqueue | Claim)}
+        )
         due = _due_statements(_due_limits(enqueues, claims, waiting_claims))
         statements: list[BoundStatement | None] = [
             zones.lock_statement(tx, zone_ids),
@@ -161,12 +161,12 @@ def _service_refs(enqueues: Iterable[Enqueue], claims: Iterable[Claim]) -> list[
     return sorted(enqueued | {(command.zone_id, command.service_id) for command in claims})
 
 
-def _key_refs(enqueues: Iterable[Enqueue]) -> SqlRows:
-    return [*sorted({(command.zone_id, command.service_id, command.idempotency_key) for command in enqueues})]
+def _key_refs(enqueues: Iterable[Enqueue]) -> list[tuple[str, str, str]]:
+    return sorted({(command.zone_id, command.service_id, command.idempotency_key) for command in enqueues})
 
 
-def _claim_refs(claims: Iterable[Claim]) -> SqlRows:
-    return [*sorted({(claim.zone_id, claim.claim_id) for claim in claims if claim.claim_id is not None})]
+def _claim_refs(claims: Iterable[Claim]) -> list[tuple[str, str]]:
+    return sorted({(claim.zone_id, claim.claim_id) for claim in claims if claim.claim_id is not None})
 
 
 def _session_refs(
@@ -202,7 +202,7 @@ def _due_limits(
 
 def _due_statements(limits: Mapping[ServiceKey, int]) -> list[BoundStatement]:
     """One statement per size class (1, 4, 16, …), so that a large claim does not load many rows for every service."""
-    batches_by_limit: dict[int, SqlRows] = {}
+    batches_by_limit: dict[int, list[tuple[str, str, State, int]]] = {}
     for ref, requested in sorted(limits.items()):
         limit = 1
         while limit < requested:

@@ -25,7 +25,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import SqlRows, chunks
+from quarterdeck.store.sql import chunks
 
 INVOCATIONS_PER_TRANSACTION = 1_000
 """Maximum invocations that a transaction handles per statement: by source session, by target session, by service."""
@@ -74,7 +74,7 @@ async def on_service_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 def add_backlogs(tx: Transaction, kind: OwnerKind, owners: Collection[Ref]) -> None:
     """Record sessions or services that may have more invocations than this transaction handles, for the sweep."""
-    batch: SqlRows = [(zone_id, kind, owner_id, tx.now) for zone_id, owner_id in sorted(owners)]
+    batch = [(zone_id, kind, owner_id, tx.now) for zone_id, owner_id in sorted(owners)]
     for piece in chunks(batch):
         tx.write(Q.backlogs_upsert(batch=piece))
 
@@ -90,7 +90,7 @@ async def load_oldest_backlogs(tx: Transaction, limit: int) -> list[ProcessBackl
 
 async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) -> list[BacklogResult | Problem | Busy]:
     """Cancel, park or unpark the next invocations of these sessions and services, as the state of each requires."""
-    backlog_refs: SqlRows = [*sorted({(command.zone_id, command.kind, command.owner_id) for command in commands})]
+    backlog_refs = sorted({(command.zone_id, command.kind, command.owner_id) for command in commands})
     session_refs = sorted(
         {(command.zone_id, command.owner_id) for command in commands if command.kind is OwnerKind.SESSION}
     )
@@ -151,7 +151,7 @@ async def _apply_session_state(tx: Transaction, state: SessionState, causes: Cau
         SessionState.SUSPENDED: (NOT_PARKED,),
         SessionState.TERMINATED: (NOT_PARKED, PARKED),
     }[state]
-    batch: SqlRows = [(*ref, parked) for ref in sorted(causes) for parked in parked_values]
+    batch = [(*ref, parked) for ref in sorted(causes) for parked in parked_values]
     is_finished = True
     for piece in chunks(batch):
         [rows] = await tx.read(Q.invocations_of_sessions(batch=piece, limit=INVOCATIONS_PER_TRANSACTION))
@@ -167,7 +167,7 @@ async def _apply_session_state(tx: Transaction, state: SessionState, causes: Cau
 
 async def _cancel_service_invocations(tx: Transaction, since_by_ref: Mapping[Ref, int], causes: Causes) -> bool:
     """Cancel open invocations that were created before their service ended. False if there may be more."""
-    batch: SqlRows = [
+    batch = [
         (*ref, state, since)
         for ref, since in sorted(since_by_ref.items())
         for state in INVOCATION_STATES.nonterminal_states()
@@ -205,5 +205,5 @@ async def _set_parked(tx: Transaction, rows: Sequence[OpenInvocation], parked: i
         await persist.update_checked(tx, Q.invocations_set_parked(batch=piece, parked=parked), len(piece))
 
 
-def _update_guards(rows: Sequence[OpenInvocation]) -> SqlRows:
+def _update_guards(rows: Sequence[OpenInvocation]) -> list[tuple[str, str, str, int]]:
     return [(row.zone_id, row.id, row.status, row.attempts) for row in rows]

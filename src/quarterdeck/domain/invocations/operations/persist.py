@@ -21,7 +21,33 @@ def insert_rows(tx: Transaction, rows: Sequence[Invocation]) -> None:
 
 async def update_rows(tx: Transaction, changes: Iterable[tuple[Invocation, Invocation]]) -> None:
     """`changes` are (before, after) pairs. Raises RuntimeError if another transaction has changed one of the rows."""
-    for piece in chunks([_update_row(before, after) for before, after in changes]):
+    batch = [
+        (
+            after.zone_id,
+            after.id,
+            before.status,
+            before.attempts,
+            after.status,
+            after.attempts,
+            after.result_json,
+            after.error_json,
+            after.parked,
+            after.available_at,
+            after.deadline_at,
+            after.lease_expires_at,
+            after.attempt_token,
+            after.begun_by,
+            after.holder,
+            after.claim_id,
+            after.cancel_requested_at,
+            after.cancel_reason,
+            after.started_at,
+            after.completed_at,
+            after.updated_at,
+        )
+        for before, after in changes
+    ]
+    for piece in chunks(batch):
         await update_checked(tx, Q.invocations_update(batch=piece), len(piece))
 
 
@@ -29,32 +55,6 @@ async def update_checked(tx: Transaction, statement: BoundStatement, expected_co
     [rows] = await tx.read(statement)
     if len(rows) != expected_count:
         raise RuntimeError("invocations were changed by another transaction despite the zone's lock")
-
-
-def _update_row(before: Invocation, after: Invocation) -> tuple[object, ...]:
-    return (
-        after.zone_id,
-        after.id,
-        before.status,
-        before.attempts,
-        after.status,
-        after.attempts,
-        after.result_json,
-        after.error_json,
-        after.parked,
-        after.available_at,
-        after.deadline_at,
-        after.lease_expires_at,
-        after.attempt_token,
-        after.begun_by,
-        after.holder,
-        after.claim_id,
-        after.cancel_requested_at,
-        after.cancel_reason,
-        after.started_at,
-        after.completed_at,
-        after.updated_at,
-    )
 
 
 def to_new_event(pending_event: PendingEvent) -> NewEvent:

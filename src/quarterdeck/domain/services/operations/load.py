@@ -61,9 +61,9 @@ async def load(tx: Transaction, requests: Sequence[ServiceRequest], *, lock_zone
     statements: list[BoundStatement | None] = [
         zones.lock_statement(tx, zones_of(requests)) if lock_zones else None,
         sessions.load_statement(sorted(session_refs)) if session_refs else None,
-        Q.services_get(batch=[*sorted(service_refs)]) if service_refs else None,
-        Q.services_of_sessions(batch=[*sorted(listed_sessions)]) if listed_sessions else None,
-        Q.registrations_get(batch=[*sorted(registrations)]) if registrations else None,
+        Q.services_get(batch=sorted(service_refs)) if service_refs else None,
+        Q.services_of_sessions(batch=sorted(listed_sessions)) if listed_sessions else None,
+        Q.registrations_get(batch=sorted(registrations)) if registrations else None,
     ]
     results = iter(await tx.read(*(statement for statement in statements if statement)))
     locked, session_rows, service_rows, listed_rows, registration_rows = (

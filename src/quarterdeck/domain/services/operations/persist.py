@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from quarterdeck.domain.services.model import Service
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import BatchChanges, PendingEvent
 from quarterdeck.engine.event_log import NewEvent
@@ -18,7 +17,28 @@ UNREGISTERED = "unregistered"
 async def write_services(tx: Transaction, changes: BatchChanges) -> None:
     if inserts := changes.inserts():
         tx.write(Q.services_insert(batch=[msgspec.structs.astuple(service)[:-1] for service in inserts]))
-    for piece in chunks([_update_row(before, after) for before, after in changes.updates()]):
+    update_batch = [
+        (
+            after.zone_id,
+            after.id,
+            before.unregistered_at or 0,
+            after.agent_id,
+            after.protocol_versions,
+            after.framework_name,
+            after.framework_version,
+            after.capabilities,
+            after.health,
+            after.metadata_json,
+            after.delivery,
+            after.secret_number,
+            after.active_invocations,
+            after.last_heartbeat_at,
+            after.unregistered_at,
+            after.updated_at,
+        )
+        for before, after in changes.updates()
+    ]
+    for piece in chunks(update_batch):
         await update_checked(tx, Q.services_update(batch=piece), len(piece))
 
 
@@ -26,27 +46,6 @@ async def update_checked(tx: Transaction, statement: BoundStatement, expected: i
     [rows] = await tx.read(statement)
     if len(rows) != expected:
         raise RuntimeError("services were changed by another transaction despite the zone's lock")
-
-
-def _update_row(before: Service, after: Service) -> tuple[object, ...]:
-    return (
-        after.zone_id,
-        after.id,
-        before.unregistered_at or 0,
-        after.agent_id,
-        after.protocol_versions,
-        after.framework_name,
-        after.framework_version,
-        after.capabilities,
-        after.health,
-        after.metadata_json,
-        after.delivery,
-        after.secret_number,
-        after.active_invocations,
-        after.last_heartbeat_at,
-        after.unregistered_at,
-        after.updated_at,
-    )
 
 
 def to_new_event(pending: PendingEvent, actor: str, trace: str | None) -> NewEvent:

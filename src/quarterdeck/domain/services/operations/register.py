@@ -14,7 +14,6 @@ from quarterdeck.domain.sessions import operations as sessions, rules as session
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import SqlRows
 
 
 class Registrar:
@@ -63,9 +62,9 @@ class Registrar:
                 requested.add((command.zone_id, application_id, command.endpoint_url, command.session_id or NO_SESSION))
         if not requested:
             return preliminary
-        endpoints: SqlRows = [*sorted({key[:3] for key in requested})]
+        endpoints = sorted({key[:3] for key in requested})
         rows, registration_rows = await tx.read(
-            Q.services_of_endpoints(batch=endpoints), Q.registrations_of_endpoints(batch=[*sorted(requested)])
+            Q.services_of_endpoints(batch=endpoints), Q.registrations_of_endpoints(batch=sorted(requested))
         )
         services = decode_services(row[:-1] for row in rows)
         return RegistrationDecider(
@@ -86,7 +85,7 @@ class Registrar:
 
 async def _persist(tx: Transaction, decider: RegistrationDecider) -> None:
     if decider.services_with_stale_registrations:
-        tx.write(Q.registrations_delete_of_services(batch=[*sorted(decider.services_with_stale_registrations)]))
+        tx.write(Q.registrations_delete_of_services(batch=sorted(decider.services_with_stale_registrations)))
     await persist.write_services(tx, decider.changes)
     if decider.new_registrations:
         tx.write(Q.registrations_insert(batch=[*decider.new_registrations]))

@@ -22,11 +22,9 @@ async def delete_past_retention(
     [rows] = await tx.read(zones.lock_statement(tx, zones_of(commands)))
     locked = zones.decode_zones(rows)
     lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    batch: list[tuple[object, ...]] = [
-        *sorted(
-            {(command.zone_id, command.service_id, command.before) for command in commands if command.zone_id in locked}
-        )
-    ]
+    batch = sorted(
+        {(command.zone_id, command.service_id, command.before) for command in commands if command.zone_id in locked}
+    )
     [deleted_rows] = await tx.read(Q.services_delete_expired(batch=batch))
     deleted = {(str(zone_id), str(service_id)) for zone_id, service_id in deleted_rows}
     return [

@@ -18,7 +18,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row
-from quarterdeck.store.sql import SqlRows, chunks
+from quarterdeck.store.sql import chunks
 
 REQUESTED = "requested"
 ZONE_ENDED = "zone_ended"
@@ -68,18 +68,16 @@ def _decide_one(loaded: LoadedServices, command: Unregister) -> UnregisterResult
 
 async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister]) -> list[Row]:
     """Return the deleted rows as (zone id, service id, session id)."""
-    whole_services: SqlRows = [
-        *sorted({(command.zone_id, command.service_id) for command in commands if command.session_id is None})
-    ]
-    single_registrations: SqlRows = [
-        *sorted(
-            {
-                (command.zone_id, command.service_id, command.session_id)
-                for command in commands
-                if command.session_id is not None
-            }
-        )
-    ]
+    whole_services = sorted(
+        {(command.zone_id, command.service_id) for command in commands if command.session_id is None}
+    )
+    single_registrations = sorted(
+        {
+            (command.zone_id, command.service_id, command.session_id)
+            for command in commands
+            if command.session_id is not None
+        }
+    )
     statements = [
         Q.registrations_delete_of_services(batch=whole_services) if whole_services else None,
         Q.registrations_delete(batch=single_registrations) if single_registrations else None,

@@ -14,7 +14,6 @@ from quarterdeck.domain.services.rules import BatchChanges, PendingEvent
 from quarterdeck.domain.services.rules.update import changed_fields
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.sql import SqlRows
 
 
 class Updater:
@@ -91,7 +90,7 @@ def _apply_heartbeat(tx: Transaction, changes: BatchChanges, command: Heartbeat,
 
 async def _persist(tx: Transaction, changes: BatchChanges) -> None:
     """Write the services. If a heartbeat did not change `updated_at`, a cheaper statement writes only two columns."""
-    heartbeat_only: SqlRows = []
+    heartbeat_only: list[tuple[str, str, int, int]] = []
     others = BatchChanges()
     for before, after in changes.updates():
         if after.updated_at == before.updated_at:

@@ -43,7 +43,7 @@ async def _repair(tx: Transaction, zone_id: str) -> int:
     [rows] = await tx.read(Q.counts_mismatched(zone_id=zone_id))
     if not rows:
         return 0
-    tx.write(Q.counts_repair(batch=[(zone_id, scope, key, n) for scope, key, n in rows]))
+    tx.write(Q.counts_repair(batch=[(zone_id, str(scope), str(key), int(str(n))) for scope, key, n in rows]))
     names = [f"{scope} {key}".strip() for scope, key, _ in rows[:EVENT_COUNTS_MAX]]
     data = msgspec.json.encode({"mended": len(rows), "counts": names}).decode()
     tx.emit(NewEvent("zone.recount", zone_id, zone_id, "sweep", data=data))

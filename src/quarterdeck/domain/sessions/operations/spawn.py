@@ -65,7 +65,7 @@ class Spawner:
         statements = [
             zones_statement,
             Q.counts_load(batch=list(_count_keys(commands))),
-            Q.counts_of_trees(batch=list(parents)) if parents else None,
+            Q.counts_of_trees(batch=parents) if parents else None,
             Q.sessions_get(batch=sorted({*parents, *bearers})) if parents or bearers else None,
             idempotency.load_keys(keys) if keys else None,
             Q.sessions_of_keys(batch=[msgspec.structs.astuple(key) for key in keys]) if keys else None,
@@ -88,7 +88,7 @@ class Spawner:
         )
 
 
-def _count_keys(commands: Iterable[Spawn]) -> Iterable[tuple[object, ...]]:
+def _count_keys(commands: Iterable[Spawn]) -> set[CountKey]:
     """The rows of `admission_counts` that a batch is checked against, except those of its trees."""
     keys: set[CountKey] = set()
     for command in commands:
@@ -122,7 +122,7 @@ async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchI
     if not full_zone_ids:
         return decisions
     # A bound refused a spawn. Only now read the expired sessions that no sweep has terminated yet, and decide again.
-    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(full_zone_ids)]
+    batch = [(zone_id,) for zone_id in sorted(full_zone_ids)]
     [rows] = await tx.read(Q.sessions_expired_unswept(batch=batch, now=loaded.now))
     if not rows:
         return decisions

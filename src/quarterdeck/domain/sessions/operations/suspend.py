@@ -23,7 +23,7 @@ from quarterdeck.store.sql import chunks
 
 async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> list[SuspendResult | Problem | Busy]:
     """Suspend and resume sessions, in order of arrival."""
-    refs: list[tuple[object, ...]] = [*sorted({(command.zone_id, command.session_id) for command in commands})]
+    refs = sorted({(command.zone_id, command.session_id) for command in commands})
     locked_rows, subtree_rows, lineage_rows, session_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
         Q.session_nodes_of_subtrees(batch=refs),
@@ -72,7 +72,7 @@ class _BatchChanges:
         return SuspendResult(sum(change.before.status is not change.after.status for change in decision))
 
     async def persist(self, tx: Transaction) -> None:
-        batch: list[tuple[object, ...]] = [
+        batch = [
             (*ref, change.before.status, change.after.status, change.after.held, int(ref in self._newly_suspended))
             for ref, change in sorted(self._changes.items())
         ]

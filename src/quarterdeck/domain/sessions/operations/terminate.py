@@ -40,7 +40,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
+from quarterdeck.store.sql import BoundStatement, chunks
 
 Sid = tuple[str, str]
 """(zone, sid)"""
@@ -60,7 +60,7 @@ class Terminator:
         }
         locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
             zones.lock_statement(tx, zones_of(commands)),
-            Q.session_nodes_of_subtrees(batch=[*sorted(targets | additional_targets)]),
+            Q.session_nodes_of_subtrees(batch=sorted(targets | additional_targets)),
             Q.sessions_get(batch=sorted(bearer_refs(commands) | targets)),
             Q.cascades_open(batch=_zone_batch(commands)),
         )
@@ -130,7 +130,7 @@ class Terminator:
         ]
 
 
-def _zone_batch(commands: Sequence[Terminate | StopZone | FinishCascade]) -> SqlRows:
+def _zone_batch(commands: Sequence[Terminate | StopZone | FinishCascade]) -> list[tuple[str]]:
     return [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
 
 
@@ -152,16 +152,16 @@ async def _persist(tx: Transaction, decider: TerminateDecider) -> None:
         return
     for cascade, group in decider.marked:
         await _mark_cascade(tx, cascade, group)
-    batch: SqlRows = [(*_node_ref(end.node), end.node.status, end.reason, end.ended_at) for end in decider.terminated]
+    batch = [(*_node_ref(end.node), end.node.status, end.reason, end.ended_at) for end in decider.terminated]
     sids_in_use: set[Sid] = set()
     if batch:
         statement = Q.sessions_end(batch=batch, now=tx.now)
         sids_in_use = await _update_sessions(tx, statement, [end.node for end in decider.terminated])
     nodes = [end.node for end in ends]
-    for piece in chunks([(*key, n) for key, n in sorted(rules.count_sessions(nodes).items())]):
-        tx.write(Q.counts_decrement(batch=piece))
-    for piece in chunks(sorted({key for node in nodes for key in rules.obsolete_count_keys(node)})):
-        tx.write(Q.counts_delete(batch=piece))
+    for decrements in chunks([(*key, n) for key, n in sorted(rules.count_sessions(nodes).items())]):
+        tx.write(Q.counts_decrement(batch=decrements))
+    for obsolete_keys in chunks(sorted({key for node in nodes for key in rules.obsolete_count_keys(node)})):
+        tx.write(Q.counts_delete(batch=obsolete_keys))
     for end in decider.terminated:
         tx.emit(_terminated_event(end.node, end.reason, end.command, sids_in_use))
 
@@ -172,7 +172,7 @@ async def _update_sessions(tx: Transaction, statement: BoundStatement, nodes: Se
     The sids are read after all sessions of the transaction are terminated or marked, so that sessions that end together
     do not keep each other's sid in use.
     """
-    sids: SqlRows = [*sorted({(node.zone_id, node.session_sid) for node in nodes})]
+    sids = sorted({(node.zone_id, node.session_sid) for node in nodes})
     updated, sid_rows = await tx.read(statement, Q.sids_in_use(batch=sids, now=tx.now))
     if len(updated) != len(nodes):
         raise RuntimeError("sessions were changed by another transaction despite the zone's lock")
@@ -180,7 +180,7 @@ async def _update_sessions(tx: Transaction, statement: BoundStatement, nodes: Se
 
 
 async def _mark_cascade(tx: Transaction, cascade: Cascade, ends: Sequence[SessionEnd]) -> None:
-    batch: SqlRows = [
+    batch = [
         (*_node_ref(end.node), end.node.status, position, end.reason, end.ended_at) for position, end in enumerate(ends)
     ]
     for piece in chunks(batch):
@@ -201,7 +201,7 @@ async def _finish_chunk(tx: Transaction, cascade: Cascade, limit: int) -> bool:
     """Terminate the next sessions of a cascade. Return whether the cascade is finished."""
     [rows] = await tx.read(Q.session_nodes_of_cascade(zone_id=cascade.zone_id, cascade_id=cascade.id, limit=limit))
     nodes = decode([row[:-1] for row in rows], TreeNode)
-    batch: SqlRows = [(*_node_ref(node), node.status) for node in nodes]
+    batch = [(*_node_ref(node), node.status) for node in nodes]
     finished = len(nodes) < limit
     sids_in_use = (
         await _update_sessions(tx, Q.sessions_finish_cascade(batch=batch, now=tx.now), nodes) if batch else set()

@@ -30,7 +30,7 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import BoundStatement, SqlRows
+from quarterdeck.store.sql import BoundStatement
 
 READ_PERMISSION = "costs.read"
 CHANGE_PERMISSION = "budgets.change"
@@ -47,10 +47,8 @@ async def change_budgets(
     """Set and remove budgets in order of arrival, with the zones locked. Charges and claims take the same locks."""
     caller_checks = CallerChecks(commands)
     caller_statements = caller_checks.statements()
-    task_refs: SqlRows = [
-        *sorted({(command.zone_id, command.scope_key) for command in commands if command.scope is Scope.TASK})
-    ]
-    batch: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+    task_refs = sorted({(command.zone_id, command.scope_key) for command in commands if command.scope is Scope.TASK})
+    batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
     zone_rows, *caller_rows, budget_rows, task_rows = await tx.read(
         zones.lock_statement(tx, zones_of(commands)),
         *caller_statements,
@@ -117,7 +115,7 @@ class _BudgetBatch:
 
     def write(self, tx: Transaction) -> None:
         if self._removed_keys:
-            tx.write(COSTS.budgets_remove(batch=[*sorted(self._removed_keys)]))
+            tx.write(COSTS.budgets_remove(batch=sorted(self._removed_keys)))
         if self._put_keys:
             tx.write(
                 COSTS.budgets_set(batch=[msgspec.structs.astuple(self._budgets[key]) for key in sorted(self._put_keys)])

@@ -12,7 +12,6 @@ from quarterdeck.domain.tasks.queries import COORDINATOR, Q
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import SqlRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class TaskCounts:
 async def count_tasks(tx: Transaction, zones: Iterable[str], limit: int) -> TaskCounts:
     """Count the ready tasks and the held tasks of these zones, up to `limit` per zone and state."""
     zone_ids = sorted({*zones})
-    batch: SqlRows = [(zone_id, state) for zone_id in zone_ids for state in (State.ASSIGNED, State.RUNNING)]
+    batch = [(zone_id, state) for zone_id in zone_ids for state in (State.ASSIGNED, State.RUNNING)]
     ready, held = await tx.read(
         COORDINATOR.tasks_count_ready(batch=[(zone_id,) for zone_id in zone_ids], limit=limit),
         COORDINATOR.tasks_count_by_state(batch=batch, limit=limit),
@@ -139,13 +138,13 @@ async def count_ready_tasks(tx: Transaction, limit: int) -> int:
 
 
 async def load_tasks(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef, Task]:
-    [rows] = await tx.read(Q.tasks_get(batch=[*sorted(refs)]))
+    [rows] = await tx.read(Q.tasks_get(batch=sorted(refs)))
     return {(task.zone_id, task.id): task for task in decode(rows, Task)}
 
 
 async def find_agents_named_by_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> set[AgentRef]:
     """Return those of the given agents that any stored task refers to, whatever its state."""
-    [rows] = await tx.read(COORDINATOR.agents_named_by_tasks(batch=[*sorted(agents)]))
+    [rows] = await tx.read(COORDINATOR.agents_named_by_tasks(batch=sorted(agents)))
     return {(str(zone_id), str(agent_id)) for zone_id, agent_id, is_named in rows if is_named}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVarTuple
 
 import msgspec
 
@@ -15,8 +17,9 @@ from quarterdeck.domain.tasks.rules import budgets as rules
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
+from quarterdeck.store.sql import BoundStatement, chunks
 
+KeyColumns = TypeVarTuple("KeyColumns")
 SERVER = "server"
 NO_AGENT = ""
 """Stored as the agent of costs that were reported while no agent held the task."""
@@ -36,20 +39,17 @@ class LoadedSpentBudgets(rules.SpentBudgets):
 async def write_costs(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
     """Add costs to `task_costs` and `cost_days`, and charge the budgets. The transaction must have locked the zones."""
     day = rules.day_of(now)
-    by_task: dict[tuple[object, ...], CostSum] = {}
-    by_day: dict[tuple[object, ...], CostSum] = {}
+    by_task = defaultdict[tuple[str, str, str, str, int], CostSum](CostSum)
+    by_day = defaultdict[tuple[str, int, str, str, str], CostSum](CostSum)
     for task, cost in costs:
         amount = CostSum(cost.usd_micros, cost.input_tokens, cost.output_tokens)
         agent_id = task.agent_id or NO_AGENT
-        for sums, key in (
-            (by_task, (task.zone_id, task.id, agent_id, cost.model, day)),
-            (by_day, (task.zone_id, day, task.task_type, agent_id, cost.model)),
-        ):
-            sums[key] = sums.get(key, CostSum()) + amount
-    for piece in chunks(_rows(by_task)):
-        tx.write(COSTS.task_costs_add(batch=piece))
-    for piece in chunks(_rows(by_day)):
-        tx.write(COSTS.cost_days_add(batch=piece))
+        by_task[task.zone_id, task.id, agent_id, cost.model, day] += amount
+        by_day[task.zone_id, day, task.task_type, agent_id, cost.model] += amount
+    for task_rows in chunks(_rows(by_task)):
+        tx.write(COSTS.task_costs_add(batch=task_rows))
+    for day_rows in chunks(_rows(by_day)):
+        tx.write(COSTS.cost_days_add(batch=day_rows))
     await _charge_budgets(tx, costs, now)
 
 
@@ -60,7 +60,7 @@ async def _charge_budgets(tx: Transaction, costs: Sequence[tuple[Task, Cost]], n
     charges = [*rules.compute_charges(decode(rows, Budget), rules.sum_by_scope(costs), now)]
     if not charges:
         return
-    batch: SqlRows = [
+    batch = [
         (*charge.budget.key, charge.budget.began_at, charge.budget.ends_at, charge.usd_micros, charge.tokens)
         for charge in charges
     ]
@@ -85,7 +85,7 @@ def budget_event(
     return NewEvent(event_type, budget.zone_id, subject, actor, data=msgspec.json.encode(data).decode(), trace=trace)
 
 
-def _rows(sums: dict[tuple[object, ...], CostSum]) -> SqlRows:
+def _rows(sums: Mapping[tuple[*KeyColumns], CostSum]) -> list[tuple[*KeyColumns, int, int, int]]:
     # All batches write these rows in key order, so that two of them cannot deadlock.
     return [
         (*key, total.input_tokens, total.output_tokens, total.usd_micros)
@@ -93,5 +93,5 @@ def _rows(sums: dict[tuple[object, ...], CostSum]) -> SqlRows:
     ]
 
 
-def _zone_rows(zones: Iterable[str]) -> SqlRows:
+def _zone_rows(zones: Iterable[str]) -> list[tuple[str]]:
     return [(zone_id,) for zone_id in sorted(zones)]

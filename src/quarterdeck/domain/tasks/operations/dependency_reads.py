@@ -41,7 +41,7 @@ async def read_dependencies(
     refs = [(task.zone_id, task.id) for task in selected]
     statements = dependency_statements(selected, limits)
     *results, dependents = await tx.read(
-        *statements, Q.task_dependents_list(batch=[*refs], limit=DEPENDENTS_PER_READ_MAX + 1)
+        *statements, Q.task_dependents_list(batch=refs, limit=DEPENDENTS_PER_READ_MAX + 1)
     )
     if len(dependents) > DEPENDENTS_PER_READ_MAX:
         result_sets = await tx.read(*(Q.task_dependents_list(batch=[ref], limit=limits[ref] + 1) for ref in refs))

@@ -21,7 +21,7 @@ from quarterdeck.domain.tasks.model.explain_types import (
     TaskTree,
     UnmetDependency,
 )
-from quarterdeck.domain.tasks.model.rows import Content, State, Task, WaitsFor
+from quarterdeck.domain.tasks.model.rows import Content, State, Task, TaskRef, WaitsFor
 from quarterdeck.domain.tasks.operations import costs
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
 from quarterdeck.domain.tasks.queries import LISTS, Q
@@ -29,7 +29,6 @@ from quarterdeck.domain.tasks.rules import errors, explain as rules
 from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import SqlRows
 
 READ_PERMISSION = "tasks.read"
 DEPENDENCIES_MAX = 50
@@ -190,5 +189,5 @@ class _TreeWalk:
             depends_on=dependencies,
         )
 
-    def _refs(self, task_ids: Iterable[str]) -> SqlRows:
+    def _refs(self, task_ids: Iterable[str]) -> list[TaskRef]:
         return [(self._zone_id, task_id) for task_id in task_ids]

@@ -45,7 +45,7 @@ from quarterdeck.engine import idempotency, leases
 from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, SqlRows
+from quarterdeck.store.sql import BoundStatement
 
 DEPENDENTS_MAX = 1_000
 """Maximum number of dependents that one batch unblocks."""
@@ -97,18 +97,18 @@ async def load(
     caller_reads = [read.add(statement) for statement in caller_checks.statements()]
     budget_reads = [read.add(statement) for statement in costs.spent_budget_statements(refs.offering_zones)]
     key_read = read.add(idempotency.load_keys(sorted(refs.keys, key=str)), refs.keys)
-    task_read = read.add(Q.tasks_get(batch=_sorted_rows(refs.tasks)), refs.tasks)
-    dependency_state_read = read.add(Q.task_dependency_states(batch=_sorted_rows(refs.dependencies)), refs.dependencies)
-    rank_read = read.add(Q.task_ranks_get(batch=_sorted_rows(refs.creators)), refs.creators)
+    task_read = read.add(Q.tasks_get(batch=sorted(refs.tasks)), refs.tasks)
+    dependency_state_read = read.add(Q.task_dependency_states(batch=sorted(refs.dependencies)), refs.dependencies)
+    rank_read = read.add(Q.task_ranks_get(batch=sorted(refs.creators)), refs.creators)
     agent_read = read.add(agents.load_statement(sorted(refs.agents)), refs.agents)
     held_read = read.add(Q.tasks_of_claims(batch=refs.claims), refs.claims)
-    ending_refs: SqlRows = [(*ref, 0) for ref in sorted(refs.ending_tasks)]
+    ending_refs = [(*ref, 0) for ref in sorted(refs.ending_tasks)]
     dependent_read = read.add(Q.tasks_waiting_for(batch=ending_refs, limit=DEPENDENTS_MAX + 1), ending_refs)
-    retried_read = read.add(Q.task_dependencies_with_states(batch=_sorted_rows(refs.retried_tasks)), refs.retried_tasks)
+    retried_read = read.add(Q.task_dependencies_with_states(batch=sorted(refs.retried_tasks)), refs.retried_tasks)
     closure_read = read.add(
-        Q.task_dependency_closure(batch=_sorted_rows(refs.new_dependencies), limit=CLOSURE_MAX), refs.new_dependencies
+        Q.task_dependency_closure(batch=sorted(refs.new_dependencies), limit=CLOSURE_MAX), refs.new_dependencies
     )
-    tags_read = read.add(Q.tasks_get_tags(batch=_sorted_rows(refs.retagged_tasks)), refs.retagged_tasks)
+    tags_read = read.add(Q.tasks_get_tags(batch=sorted(refs.retagged_tasks)), refs.retagged_tasks)
     class_read = read.add(
         Q.task_classes_ready(batch=[(zone,) for zone in sorted(refs.claiming_zones)]), refs.claiming_zones
     )
@@ -169,7 +169,7 @@ class _BatchRefs:
         self.keys: set[Key] = set()
         self.creators: set[tuple[str, str]] = set()
         self.agents: set[AgentRef] = {(command.zone_id, command.agent_id) for command in polled_claims}
-        self.claims: SqlRows = []
+        self.claims: list[tuple[str, str, str, State]] = []
         self.ending_tasks: set[TaskRef] = set()
         self.retried_tasks: set[TaskRef] = set()
         self.new_dependencies: set[TaskRef] = set()
@@ -233,7 +233,7 @@ async def _load_ready_and_keyed_tasks(
 ) -> tuple[list[Row], list[Task]]:
     """Return (rows of ready tasks with their content size, tasks that stored idempotency keys refer to)."""
     keyed_refs = [(record.zone_id, record.subject_id) for record in key_records.values()]
-    statements = [*ready_statements, *([Q.tasks_get(batch=_sorted_rows(keyed_refs))] if keyed_refs else [])]
+    statements = [*ready_statements, *([Q.tasks_get(batch=sorted(keyed_refs))] if keyed_refs else [])]
     if not statements:
         return [], []
     results = await tx.read(*statements)
@@ -287,10 +287,6 @@ def _classes_within_budget(
         for ref, task_class in classes.items()
         if not spent_budgets.is_spent_for_type(ref[0], task_class.task_type)
     }
-
-
-def _sorted_rows(refs: Iterable[tuple[str, str]]) -> SqlRows:
-    return [*sorted(refs)]
 
 
 def _agent_infos(rows: list[Row], now: int) -> dict[AgentRef, AgentInfo]:

@@ -40,7 +40,7 @@ from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.secrets import FieldCipher, FieldRef
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
+from quarterdeck.store.sql import BoundStatement, chunks
 
 READ_PERMISSION = "tasks.read"
 WORK_PERMISSION = "tasks.work"
@@ -63,9 +63,8 @@ class LogWriter:
 
     async def add(self, tx: Transaction, commands: Sequence[AddLogLines]) -> list[list[str] | Problem | Busy]:
         caller_checks = CallerChecks(commands)
-        refs = sorted({(command.zone_id, command.id) for command in commands})
-        task_refs: SqlRows = [*refs]
-        first_lines: SqlRows = [(command.zone_id, command.id, command.lines[0].id) for command in commands]
+        task_refs = sorted({(command.zone_id, command.id) for command in commands})
+        first_lines = [(command.zone_id, command.id, command.lines[0].id) for command in commands]
         *results, task_rows, count_rows, existing_rows = await tx.read(
             *caller_checks.statements(),
             Q.tasks_get(batch=task_refs),
@@ -102,12 +101,11 @@ class LogWriter:
             for task, line in log_batch.added_lines
         ]
         counts = Counter[TaskRef]((task.zone_id, task.id) for task, _ in log_batch.added_lines)
-        batch: SqlRows = [(*ref, count) for ref, count in sorted(counts.items())]
+        batch = [(*ref, count) for ref, count in sorted(counts.items())]
         [updated_rows] = await tx.read(LOGS.task_log_counts_add(batch=batch, lines_max=LINES_MAX))
         accepted = {(str(row[0]), str(row[1])) for row in updated_rows}
         lines = [(task, line) for task, line in redacted if (task.zone_id, task.id) in accepted]
-        for piece in chunks(_line_rows(lines, tx.now)):
-            tx.write(LOGS.task_log_lines_insert(batch=piece))
+        _insert_lines(tx, lines)
         tx.on_commit(self._wake)
         return counts.keys() - accepted
 
@@ -161,21 +159,20 @@ def write_stack_traces(tx: Transaction, stack_traces: Sequence[tuple[Task, str]]
         for task, trace in stack_traces
     ]
     counts = Counter[TaskRef]((task.zone_id, task.id) for task, _ in lines)
-    batch: SqlRows = [(*ref, count) for ref, count in sorted(counts.items())]
+    batch = [(*ref, count) for ref, count in sorted(counts.items())]
     for piece in chunks(batch):
         tx.write(LOGS.task_log_counts_add(batch=piece, lines_max=NO_LIMIT))
-    for piece in chunks(_line_rows(lines, tx.now)):
-        tx.write(LOGS.task_log_lines_insert(batch=piece))
+    _insert_lines(tx, lines)
 
 
 def _failure_message(task: Task) -> str:
     return f"Attempt {task.attempt} failed."
 
 
-def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
-    """Build the rows of `task_log_lines_insert`. `lines_after` counts the later lines of the task in this batch."""
+def _insert_lines(tx: Transaction, lines: Sequence[tuple[Task, NewLogLine]]) -> None:
+    """Insert these lines. `lines_after` counts the later lines of the task in this batch."""
     lines_after = Counter[TaskRef]((task.zone_id, task.id) for task, _ in lines)
-    rows: SqlRows = []
+    rows = []
     for task, line in lines:
         ref = (task.zone_id, task.id)
         lines_after[ref] -= 1
@@ -183,10 +180,11 @@ def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
             (
                 *(task.zone_id, task.id, line.id, lines_after[ref], task.agent_id, task.attempt),
                 *(line.level, line.event, line.message, line.details, task.session_key),
-                *(line.stack_trace, line.size, now),
+                *(line.stack_trace, line.size, tx.now),
             )
         )
-    return rows
+    for piece in chunks(rows):
+        tx.write(LOGS.task_log_lines_insert(batch=piece))
 
 
 # -- read --------------------------------------------------------------------------------------------------------
@@ -228,32 +226,34 @@ def _end_position(start: LogPosition, head: Row, transitions: LogPart, lines: Se
 
 def _transitions_statement(filters: LogFilter, start: LogPosition) -> BoundStatement:
     transition_filter = log_rendering.transition_filter(filters.level, filters.event)
-    types: SqlRows = [(name,) for name in transition_filter.types or ()]
-    common: dict[str, str | int | SqlRows | None] = {
-        "subject": filters.id,
-        "zone_id": filters.zone_id,
-        "any_type": int(transition_filter.types is None),
-        "types": types,
-        "exhausted": None if transition_filter.retries_exhausted is None else int(transition_filter.retries_exhausted),
-        "limit": filters.limit + 1,
-    }
+    exhausted = transition_filter.retries_exhausted
     if filters.oldest_first:
-        return LOGS.task_log_transitions(**common, after=start.pos)
-    return LOGS.task_log_transitions_newest_first(**common, before=start.pos)
+        statement = partial(LOGS.task_log_transitions, after=start.pos)
+    else:
+        statement = partial(LOGS.task_log_transitions_newest_first, before=start.pos)
+    return statement(
+        subject=filters.id,
+        zone_id=filters.zone_id,
+        any_type=int(transition_filter.types is None),
+        types=[(name,) for name in transition_filter.types or ()],
+        exhausted=None if exhausted is None else int(exhausted),
+        limit=filters.limit + 1,
+    )
 
 
 def _lines_statement(filters: LogFilter, start: LogPosition) -> BoundStatement:
-    common: dict[str, str | int | None] = {
-        "task_id": filters.id,
-        "zone_id": filters.zone_id,
-        "level": filters.level,
-        "event": filters.event,
-        "limit": filters.limit + 1,
-        "bytes": PAGE_BYTES_MAX,
-    }
     if filters.oldest_first:
-        return LOGS.task_log_lines_page(**common, after=start.number)
-    return LOGS.task_log_lines_newest_first(**common, before=start.number)
+        statement = partial(LOGS.task_log_lines_page, after=start.number)
+    else:
+        statement = partial(LOGS.task_log_lines_newest_first, before=start.number)
+    return statement(
+        task_id=filters.id,
+        zone_id=filters.zone_id,
+        level=filters.level,
+        event=filters.event,
+        limit=filters.limit + 1,
+        bytes=PAGE_BYTES_MAX,
+    )
 
 
 # -- follow ------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class LostAgentListener:
 
 
 async def load_held_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> list[Task]:
-    batch: list[tuple[object, ...]] = [(*ref, state) for ref in agents for state in (State.ASSIGNED, State.RUNNING)]
+    batch = [(*ref, state) for ref in agents for state in (State.ASSIGNED, State.RUNNING)]
     [rows] = await tx.read(Q.tasks_of_agents(batch=batch))
     return decode(rows, Task)
 

@@ -18,11 +18,13 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.secrets.rotation import SecretColumns
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import BoundStatement, SqlRows, chunks
+from quarterdeck.store.sql import BoundStatement, chunks
 
 NO_UPDATE = ContentUpdate()
 Contents = dict[TaskRef, tuple[Content, tuple[str, ...]]]
 """Task → (content, dependencies)"""
+_ChangedTask = tuple[Task, Task, ContentUpdate]
+"""(task as loaded, task as changed, changes to its content)"""
 
 
 async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
@@ -50,13 +52,13 @@ async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[Clai
 def _insert_tasks(tx: Transaction, decider: BatchDecider) -> None:
     if not decider.new_task_contents:
         return
-    rows: SqlRows = [
+    rows = [
         (*msgspec.structs.astuple(decider.task(ref)), *msgspec.structs.astuple(content))
         for ref, content in decider.new_task_contents.items()
     ]
     for piece in chunks(rows):
         tx.write(Q.tasks_insert(batch=piece))
-    class_rows: SqlRows = [
+    class_rows = [
         (*class_ref, decider.task(ref).task_type, decider.new_task_contents[ref].required_capabilities, tx.now)
         for class_ref, ref in sorted(decider.new_classes.items())
     ]
@@ -65,29 +67,29 @@ def _insert_tasks(tx: Transaction, decider: BatchDecider) -> None:
 
 def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
     """Write the dependencies and tags of new and changed tasks."""
-    replaced: SqlRows = [*sorted(ref for ref in decider.new_dependencies if ref not in decider.new_task_contents)]
+    replaced = sorted(ref for ref in decider.new_dependencies if ref not in decider.new_task_contents)
     if replaced:
         tx.write(Q.task_dependencies_remove(batch=replaced))
-    edges: SqlRows = [
+    edges = [
         (*ref, dependency, int((ref, dependency) in decider.met_dependencies))
         for ref, depends_on in decider.new_dependencies.items()
         for dependency in depends_on
     ]
     for piece in chunks(edges):
         tx.write(Q.task_dependencies_insert(batch=piece))
-    met_changes: SqlRows = [
+    met_changes = [
         (*ref, dependency, 1) for ref, dependency in decider.met_dependencies if ref not in decider.new_dependencies
     ]
     met_changes += [(*ref, dependency, 0) for ref, dependency in decider.reopened_dependencies]
     for piece in chunks(sorted(met_changes)):
         tx.write(Q.task_dependencies_set_met(batch=piece))
     if removed_tags := sorted(decider.removed_tags):
-        tx.write(Q.task_tags_remove(batch=[(zone_id, tag, task_id) for zone_id, tag, task_id in removed_tags]))
-    tags: SqlRows = sorted(
+        tx.write(Q.task_tags_remove(batch=removed_tags))
+    tags = sorted(
         (zone_id, tag, task_id) for (zone_id, task_id), task_tags in decider.new_tags.items() for tag in task_tags
     )
-    for piece in chunks(tags):
-        tx.write(Q.task_tags_insert(batch=piece))
+    for new_tags in chunks(tags):
+        tx.write(Q.task_tags_insert(batch=new_tags))
 
 
 async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
@@ -95,7 +97,7 @@ async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequenc
     updates = _update_statements(decider)
     refs = [(item.task.zone_id, item.task.id) for item in claimed]
     unread_refs = sorted({ref for ref in refs if ref not in decider.new_task_contents})
-    reads: list[BoundStatement] = [Q.tasks_get_content(batch=[*unread_refs])] if unread_refs else []
+    reads: list[BoundStatement] = [Q.tasks_get_content(batch=unread_refs)] if unread_refs else []
     reads += dependency_reads.dependency_statements(
         decider.tasks(unread_refs), dict.fromkeys(unread_refs, dependency_reads.LISTED_DEPENDENCIES_MAX)
     )
@@ -117,21 +119,21 @@ async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequenc
 
 
 def _update_statements(decider: BatchDecider) -> list[BoundStatement]:
-    claim_rows: SqlRows = []
-    completion_rows: SqlRows = []
-    other_rows: SqlRows = []
+    claims: list[_ChangedTask] = []
+    completions: list[_ChangedTask] = []
+    others: list[_ChangedTask] = []
     for ref, before in decider.originals.items():
-        task, update = decider.task(ref), decider.content_updates.get(ref, NO_UPDATE)
+        changed_task = (before, decider.task(ref), decider.content_updates.get(ref, NO_UPDATE))
         if decider.is_only_change(ref, decider.claim_changes.get(ref)):
-            claim_rows.append(_start_row(before, task))
+            claims.append(changed_task)
         elif decider.is_only_change(ref, decider.completion_changes.get(ref)):
-            completion_rows.append(_complete_row(before, task, update))
+            completions.append(changed_task)
         else:
-            other_rows.append(_update_row(before, task, update))
+            others.append(changed_task)
     return [
-        *(Q.tasks_start(batch=piece) for piece in chunks(claim_rows)),
-        *(Q.tasks_complete(batch=piece) for piece in chunks(completion_rows)),
-        *(Q.tasks_update(batch=piece) for piece in chunks(other_rows)),
+        *(_start_statement(piece) for piece in chunks(claims)),
+        *(_complete_statement(piece) for piece in chunks(completions)),
+        *(_update_statement(piece) for piece in chunks(others)),
     ]
 
 
@@ -144,71 +146,83 @@ def _new_contents(decider: BatchDecider, refs: Iterable[TaskRef]) -> Contents:
     }
 
 
-def _start_row(before: Task, task: Task) -> tuple[object, ...]:
-    return (
-        task.zone_id,
-        task.id,
-        before.status,
-        before.attempt,
-        task.agent_id,
-        task.session_key,
-        task.estimated_completion_at,
-        task.timeout_at,
-        task.attempt_token,
-        task.claim_id,
-        task.overdue_at,
-        task.updated_at,
-    )
+def _start_statement(changed_tasks: Sequence[_ChangedTask]) -> BoundStatement:
+    batch = [
+        (
+            task.zone_id,
+            task.id,
+            before.status,
+            before.attempt,
+            task.agent_id,
+            task.session_key,
+            task.estimated_completion_at,
+            task.timeout_at,
+            task.attempt_token,
+            task.claim_id,
+            task.overdue_at,
+            task.updated_at,
+        )
+        for before, task, _ in changed_tasks
+    ]
+    return Q.tasks_start(batch=batch)
 
 
-def _complete_row(before: Task, task: Task, update: ContentUpdate) -> tuple[object, ...]:
-    return (task.zone_id, task.id, before.status, before.attempt, task.updated_at, update.output_result, update.summary)
+def _complete_statement(changed_tasks: Sequence[_ChangedTask]) -> BoundStatement:
+    batch = [
+        (task.zone_id, task.id, before.status, before.attempt, task.updated_at, update.output_result, update.summary)
+        for before, task, update in changed_tasks
+    ]
+    return Q.tasks_complete(batch=batch)
 
 
-def _update_row(before: Task, task: Task, update: ContentUpdate) -> tuple[object, ...]:
-    return (
-        task.zone_id,
-        task.id,
-        before.status,
-        before.attempt,
-        task.status,
-        task.priority,
-        task.agent_id,
-        task.session_key,
-        task.progress_percent,
-        task.current_step,
-        task.estimated_completion_at,
-        task.retry_count,
-        task.rank,
-        task.waits_for,
-        task.dependency_count,
-        task.unmet_dependencies,
-        task.available_at,
-        task.timeout_at,
-        task.attempt,
-        task.attempt_token,
-        task.claim_id,
-        task.final,
-        task.reason,
-        task.dependents_pending,
-        task.warned_at,
-        task.progress_at,
-        task.overdue_at,
-        task.usd_micros,
-        task.input_tokens,
-        task.output_tokens,
-        task.updated_at,
-        task.assigned_at,
-        task.started_at,
-        task.completed_at,
-        task.failed_at,
-        update.last_error,
-        update.output_result,
-        update.summary,
-        update.checkpoint_data,
-        update.metadata_json,
-        update.tags,
-    )
+def _update_statement(changed_tasks: Sequence[_ChangedTask]) -> BoundStatement:
+    batch = [
+        (
+            task.zone_id,
+            task.id,
+            before.status,
+            before.attempt,
+            task.status,
+            task.priority,
+            task.agent_id,
+            task.session_key,
+            task.progress_percent,
+            task.current_step,
+            task.estimated_completion_at,
+            task.retry_count,
+            task.rank,
+            task.waits_for,
+            task.dependency_count,
+            task.unmet_dependencies,
+            task.available_at,
+            task.timeout_at,
+            task.attempt,
+            task.attempt_token,
+            task.claim_id,
+            task.final,
+            task.reason,
+            task.dependents_pending,
+            task.warned_at,
+            task.progress_at,
+            task.overdue_at,
+            task.usd_micros,
+            task.input_tokens,
+            task.output_tokens,
+            task.updated_at,
+            task.assigned_at,
+            task.started_at,
+            task.completed_at,
+            task.failed_at,
+            update.last_error,
+            update.output_result,
+            update.summary,
+            update.checkpoint_data,
+            update.metadata_json,
+            update.tags,
+        )
+        for before, task, update in changed_tasks
+    ]
+    return Q.tasks_update(batch=batch)
 
 
 def to_event(pending: PendingEvent) -> NewEvent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -69,7 +70,7 @@ async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[Ful
     """Read tasks for several requests together. The number of statements does not depend on the number of requests."""
     caller_checks = CallerChecks(lookups)
     caller_statements = caller_checks.statements()
-    task_refs: list[tuple[object, ...]] = [*sorted({(lookup.zone_id, lookup.id) for lookup in lookups})]
+    task_refs = sorted({(lookup.zone_id, lookup.id) for lookup in lookups})
     *results, rows = await tx.read(*caller_statements, Q.tasks_with_content(batch=task_refs))
     caller_state = caller_checks.build_state(results, tx.now)
     limits: dict[TaskRef, int] = {}
@@ -97,7 +98,7 @@ async def list_tasks(tx: Transaction, filters: TaskFilter) -> TaskPage:
     task_ids = [str(row[0]) for row in rows]
     fitting = await _fitting_prefix(tx, filters.zone_id, task_ids[: filters.limit])
     refs = [(filters.zone_id, task_id) for task_id in fitting]
-    [rows] = await tx.read(Q.tasks_with_content(batch=[*refs]))
+    [rows] = await tx.read(Q.tasks_with_content(batch=refs))
     full_tasks = await _load_full_tasks(tx, rows, dict.fromkeys(refs, dependency_reads.LISTED_DEPENDENCIES_MAX))
     next_before = fitting[-1] if len(fitting) < len(task_ids) else None
     return TaskPage([full_tasks[ref] for ref in refs if ref in full_tasks], next_before)
@@ -118,20 +119,22 @@ async def _fitting_prefix(tx: Transaction, zone_id: str, task_ids: Sequence[str]
 
 
 def _page_statement(filters: TaskFilter) -> BoundStatement:
-    common: dict[str, str | int | None] = {
-        "zone_id": filters.zone_id,
-        "before": filters.before,
-        "status": filters.status,
-        "priority_min": filters.priority_min,
-        "priority_max": filters.priority_max,
-        "task_type": filters.task_type,
-        "agent_id": filters.agent_id,
-        "created_after": filters.created_after,
-        "limit": filters.limit + 1,
-    }
-    if not filters.tags:
-        return LISTS.tasks_page(**common)
-    return LISTS.tasks_page_tagged(**common, tag=filters.tags[0], tags=[(tag,) for tag in filters.tags[1:]])
+    statement = (
+        partial(LISTS.tasks_page_tagged, tag=filters.tags[0], tags=[(tag,) for tag in filters.tags[1:]])
+        if filters.tags
+        else LISTS.tasks_page
+    )
+    return statement(
+        zone_id=filters.zone_id,
+        before=filters.before,
+        status=filters.status,
+        priority_min=filters.priority_min,
+        priority_max=filters.priority_max,
+        task_type=filters.task_type,
+        agent_id=filters.agent_id,
+        created_after=filters.created_after,
+        limit=filters.limit + 1,
+    )
 
 
 async def _require_agent(tx: Transaction, ref: tuple[str, str]) -> None:

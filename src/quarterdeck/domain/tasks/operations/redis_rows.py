@@ -16,7 +16,6 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.mirrors.keys import Positions, ZoneContents
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import SqlRows
 
 RECENT_MS = 2 * SECOND
 """Tasks and agents that changed within this time are marked as recent: a commit may take this long to reach the
@@ -128,9 +127,7 @@ def _reports_no_task(agent: Agent) -> bool:
 
 async def _load_newest_held(tx: Transaction, agents_without_report: Sequence[Agent]) -> dict[Ref, str]:
     """Load the id of the newest task that each of these agents holds."""
-    batch: SqlRows = [
-        (*agent.ref, state) for agent in agents_without_report for state in (State.ASSIGNED, State.RUNNING)
-    ]
+    batch = [(*agent.ref, state) for agent in agents_without_report for state in (State.ASSIGNED, State.RUNNING)]
     if not batch:
         return {}
     [rows] = await tx.read(LISTS.tasks_newest_held(batch=batch))

@@ -25,7 +25,6 @@ from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import SqlRows
 
 PERMISSION = "coordinator.use"
 SLICE = 1_000
@@ -116,9 +115,7 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
             if strategy is Strategy.FAIR
             else [ranking.rank_of(strategy, task) for task in outdated_tasks]
         )
-        batch: SqlRows = [
-            (task.zone_id, task.id, rank, strategy) for task, rank in zip(outdated_tasks, ranks, strict=True)
-        ]
+        batch = [(task.zone_id, task.id, rank, strategy) for task, rank in zip(outdated_tasks, ranks, strict=True)]
         tx.write(COORDINATOR.tasks_rank(batch=batch))
     is_last = len(tasks) < SLICE
     tx.write(
@@ -130,7 +127,7 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
 async def _assign_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int]:
     """Return ranks as if the tasks were created again in the same order, and store each creator's latest rank."""
     zone_id = tasks[0].zone_id
-    creators: SqlRows = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
+    creators = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
     [rows] = await tx.read(COORDINATOR.task_fair_ranks_get(batch=creators))
     fair_ranks = {str(creator): int(str(rank)) for creator, rank in rows}
     max_claimed_rank = fair_ranks.get("", 0)
@@ -140,6 +137,6 @@ async def _assign_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int
             fair_ranks.get(task.created_by, 0), max_claimed_rank
         )
         ranks.append(rank)
-    changed: SqlRows = [(zone_id, creator, rank) for creator, rank in sorted(fair_ranks.items()) if creator]
+    changed = [(zone_id, creator, rank) for creator, rank in sorted(fair_ranks.items()) if creator]
     tx.write(Q.task_fair_ranks_set(batch=changed))
     return ranks

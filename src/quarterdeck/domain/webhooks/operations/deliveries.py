@@ -28,7 +28,11 @@ from quarterdeck.domain.webhooks.rules.states import FailurePolicy
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import SqlRows
+
+DeliveryKey = tuple[str, str, str]
+"""(endpoint id, zone id, event id)"""
+DeliveryUpdate = tuple[str, str, str, int, str, str | None, int | None, int | None, str | None, int, int | None]
+"""A row of `webhook_deliveries_report`."""
 
 
 async def claim_deliveries(
@@ -36,7 +40,7 @@ async def claim_deliveries(
 ) -> list[ClaimedDeliveries | Problem | Busy]:
     """Lease due deliveries, except those of disabled endpoints."""
     # Two commands for the same endpoint read the same rows; the first command gets them.
-    refs: SqlRows = sorted({(command.zone_id, command.endpoint_id) for command in commands})
+    refs = sorted({(command.zone_id, command.endpoint_id) for command in commands})
     due_statements = [
         Q.webhook_deliveries_due(queue=command.endpoint_id, zone_id=command.zone_id, limit=command.limit)
         for command in commands
@@ -44,7 +48,7 @@ async def claim_deliveries(
     endpoint_rows, *due_rows = await tx.read(Q.webhooks_get(batch=refs), *due_statements)
     endpoints = _endpoints_by_ref(endpoint_rows)
     outcomes: list[ClaimedDeliveries | Problem | Busy] = []
-    leases: dict[tuple[str, str, str], tuple[object, ...]] = {}
+    leases: dict[DeliveryKey, tuple[str, str, str, int | None, int]] = {}
     for command, rows in zip(commands, due_rows, strict=True):
         endpoint = endpoints.get((command.zone_id, command.endpoint_id))
         claimed = []
@@ -68,12 +72,12 @@ class AttemptReporter:
         self._failure_policy = failure_policy
 
     async def report(self, tx: Transaction, commands: Sequence[ReportAttempt]) -> list[ReportResult | Problem | Busy]:
-        delivery_keys: SqlRows = sorted({(command.endpoint_id, command.zone_id, command.id) for command in commands})
-        refs: SqlRows = sorted({(command.zone_id, command.endpoint_id) for command in commands})
+        delivery_keys = sorted({(command.endpoint_id, command.zone_id, command.id) for command in commands})
+        refs = sorted({(command.zone_id, command.endpoint_id) for command in commands})
         endpoint_rows, rows = await tx.read(Q.webhooks_get(batch=refs), Q.webhook_deliveries_get(batch=delivery_keys))
         endpoints = _endpoints_by_ref(endpoint_rows)
         deliveries = {(row.endpoint_id, row.zone_id, row.id): row for row in decode(rows, Delivery)}
-        updates: dict[tuple[str, str, str], tuple[object, ...]] = {}
+        updates: dict[DeliveryKey, DeliveryUpdate] = {}
         for command in commands:
             key = (command.endpoint_id, command.zone_id, command.id)
             row = deliveries.get(key)
@@ -142,7 +146,7 @@ def _is_failing(endpoint: Endpoint | None) -> bool:
     return endpoint is not None and endpoint.failing_since is not None
 
 
-def _update_row(row: Delivery, lease_expires_at: int) -> tuple[object, ...]:
+def _update_row(row: Delivery, lease_expires_at: int) -> DeliveryUpdate:
     return (
         row.endpoint_id,
         row.zone_id,

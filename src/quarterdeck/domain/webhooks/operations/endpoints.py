@@ -24,7 +24,6 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import SqlRows
 
 CHANGE_PERMISSION = "webhooks.change"
 
@@ -36,8 +35,8 @@ class EndpointUpdater:
     async def run(self, tx: Transaction, commands: Sequence[WebhookCommand]) -> list[EndpointResult | Problem | Busy]:
         caller_checks = CallerChecks(commands)
         auth_statements = caller_checks.statements()
-        batch: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
-        replay_keys: SqlRows = sorted(
+        batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+        replay_keys = sorted(
             {(command.id, command.zone_id, command.delivery_id) for command in commands if isinstance(command, Replay)}
         )
         keys = [key for command in commands if isinstance(command, Create) and (key := key_scope(command)) is not None]
@@ -70,7 +69,7 @@ class EndpointUpdater:
 
 async def _persist(tx: Transaction, decider: EndpointDecider) -> None:
     if decider.created:
-        tx.write(Q.webhooks_insert(batch=[_insert_row(decider.row(ref)) for ref in decider.created]))
+        tx.write(Q.webhooks_insert(batch=[msgspec.structs.astuple(decider.row(ref)) for ref in decider.created]))
     if decider.key_records:
         tx.write(idempotency.store_records(decider.key_records, tx.now))
     if changed := sorted(decider.changed):
@@ -82,19 +81,17 @@ async def _persist(tx: Transaction, decider: EndpointDecider) -> None:
     if url_changed := sorted(decider.url_changed):
         tx.write(Q.webhooks_clear_failing(batch=[*url_changed]))
     if decider.test_deliveries:
-        tx.write(Q.webhook_deliveries_insert(batch=[_insert_row(row) for row in decider.test_deliveries]))
+        tx.write(Q.webhook_deliveries_insert(batch=[msgspec.structs.astuple(row) for row in decider.test_deliveries]))
     if replayed := [row for _, row in sorted(decider.replayed.items())]:
-        replay_rows: SqlRows = [(row.endpoint_id, row.zone_id, row.id, row.queue, row.next_at) for row in replayed]
+        replay_rows = [(row.endpoint_id, row.zone_id, row.id, row.queue, row.next_at) for row in replayed]
         tx.write(Q.webhook_deliveries_replay(batch=replay_rows))
     for pending in decider.events:
         tx.emit(to_new_event(pending))
 
 
-def _insert_row(row: Endpoint | Delivery) -> tuple[object, ...]:
-    return msgspec.structs.astuple(row)
-
-
-def update_row(row: Endpoint) -> tuple[object, ...]:
+def update_row(
+    row: Endpoint,
+) -> tuple[str, str, str, str | None, str, int, int | None, int, str | None, int, int | None]:
     return (
         row.zone_id,
         row.id,
