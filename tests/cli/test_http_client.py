@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from quarterdeck.client import http_types
+from quarterdeck.client import http_sync, http_types
 from quarterdeck.client.api import ApiClient, build_path, with_query
 from quarterdeck.client.http_sync import Connection
 from quarterdeck.client.http_types import Address, Lost, Request, TimedOut, Unreachable, parse_address
@@ -27,6 +29,8 @@ from quarterdeck.core.errors import (
     Unavailable,
 )
 from tests.cli.cli_support import ScriptedServer, http_response, run_scripted_server
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def exchange(server: ScriptedServer, timeout: float = 10.0) -> http_types.Response:
@@ -74,30 +78,17 @@ def test_header_names_are_lowercased_and_repeated_headers_joined() -> None:
         assert exchange(server).headers["x-one"] == "1, 2"
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-        b"HTTP/1.1 abc OK\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n\r\nhello",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 70000000\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7fffffff\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 70_000 + b"\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"X: yyyyyyyyyyyyyyyyy\r\n" * 5_000 + b"\r\n",
-        b"H" * 70_000,
-    ],
-)
-def test_invalid_response_raises_lost(raw: bytes) -> None:
-    with run_scripted_server(raw + b" ") as server, pytest.raises(Lost) as caught:
-        exchange(server)
-    assert caught.value.code in ("garbled_answer", "answer_lost")
+def test_malformed_response_raises_lost_and_closes_the_connection() -> None:
+    # tests/sdk/test_http_parser.py has every way in which a response can be malformed.
+    malformed = b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"
+    with run_scripted_server(malformed, http_response(200, {})) as server:
+        connection = Connection(parse_address(server.url), 10)
+        with pytest.raises(Lost, match="the Content-Length is not a number") as caught:
+            connection.exchange(Request("GET", "/", {}))
+        assert caught.value.code == "garbled_answer"
+        assert connection.exchange(Request("GET", "/", {})).status == 200
+        assert server.connections == 2
+        connection.close()
 
 
 def test_truncated_response_raises_lost() -> None:
@@ -125,13 +116,14 @@ def test_unanswered_request_raises_timed_out(silent_url: str) -> None:
     assert caught.value.exit_code == EXIT_TIMEOUT
 
 
-def test_one_deadline_covers_the_whole_response() -> None:
-    # The head arrives and the body does not: each read is fast, the exchange is not.
-    with (
-        run_scripted_server(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc") as server,
-        pytest.raises((TimedOut, Lost)),
-    ):
-        exchange(server, timeout=0.05)
+def test_one_deadline_covers_the_whole_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each read returns one byte and takes a second: every read is fast enough, the exchange is not.
+    seconds = itertools.count()
+    monkeypatch.setattr(http_sync, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(http_sync, "_READ_SIZE", 1)
+    with run_scripted_server(http_response(200, {})) as server, pytest.raises(TimedOut) as caught:
+        exchange(server, timeout=10)
+    assert caught.value.code == "answer_timeout"
 
 
 def test_connection_is_reused_while_both_sides_keep_it_open() -> None:
@@ -146,6 +138,59 @@ def test_connection_is_reused_while_both_sides_keep_it_open() -> None:
             connection.exchange(Request("GET", "/", {}))
         assert server.connections == 1
         connection.close()
+
+
+def open_stream(connection: Connection) -> tuple[http_types.Response, Iterator[bytes]]:
+    return connection.open_stream(Request("GET", "/", {}), lambda _: None)
+
+
+def test_stream_is_read_as_it_arrives_and_closes_its_connection() -> None:
+    with run_scripted_server(STREAM_HEAD + b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n", http_response(200, {})) as server:
+        connection = Connection(parse_address(server.url), 10)
+        response, chunks = open_stream(connection)
+        assert (response.status, response.body) == (200, b"")
+        assert b"".join(chunks) == b"onetwo"
+        connection.exchange(Request("GET", "/", {}))
+        assert server.connections == 2
+        connection.close()
+
+
+def test_interim_response_before_a_stream_is_skipped() -> None:
+    with run_scripted_server(b"HTTP/1.1 103 Early Hints\r\n\r\n" + STREAM_HEAD + b"2\r\nok\r\n0\r\n\r\n") as server:
+        response, chunks = open_stream(Connection(parse_address(server.url), 10))
+        assert (response.status, b"".join(chunks)) == (200, b"ok")
+
+
+@pytest.mark.parametrize(("headers", "connections"), [({}, 1), ({"Connection": "close"}, 2)])
+def test_refused_stream_keeps_the_connection_unless_the_server_closes_it(
+    headers: dict[str, str], connections: int
+) -> None:
+    with run_scripted_server(http_response(404, {}, headers), http_response(200, {})) as server:
+        connection = Connection(parse_address(server.url), 10)
+        response, chunks = open_stream(connection)
+        assert (response.status, response.body, list(chunks)) == (404, b"{}", [])
+        assert connection.exchange(Request("GET", "/", {})).status == 200
+        assert server.connections == connections
+        connection.close()
+
+
+def test_truncated_stream_raises_lost_after_its_data() -> None:
+    with run_scripted_server(STREAM_HEAD + b"3\r\none\r\n") as server:
+        _, chunks = open_stream(Connection(parse_address(server.url), 10))
+        assert next(chunks) == b"one"
+        with pytest.raises(Lost, match="before the response was complete"):
+            next(chunks)
+
+
+def test_silent_stream_raises_timed_out() -> None:
+    def wait_too_long(_: socket.socket) -> None:
+        raise TimeoutError
+
+    with run_scripted_server(STREAM_HEAD) as server:
+        _, chunks = Connection(parse_address(server.url), 10).open_stream(Request("GET", "/", {}), wait_too_long)
+        with pytest.raises(TimedOut, match="sent nothing for too long") as caught:
+            next(chunks)
+    assert caught.value.code == "stream_silent"
 
 
 def test_line_break_in_a_header_is_refused() -> None:

@@ -7,13 +7,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
+from quarterdeck.client import http_parser
 from quarterdeck.client.http_parser import ResponseParser
 from quarterdeck.client.http_types import Lost
 
 COUNTED = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nA: b\r\n\r\n"
 AFTER_100 = b"HTTP/1.1 100 Continue\r\n\r\n" + COUNTED
-COMPLETE = [COUNTED, CHUNKED, AFTER_100]
+COMPLETE = [COUNTED, CHUNKED, AFTER_100, *(raw.replace(b"\r\n", b"\n") for raw in (COUNTED, CHUNKED, AFTER_100))]
 
 
 def parse(*pieces: bytes) -> ResponseParser:
@@ -44,6 +45,13 @@ def test_response_is_complete_with_its_last_byte(raw: bytes) -> None:
 
 def test_no_content_response_is_complete_after_its_head() -> None:
     assert parse(b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\n").is_complete
+
+
+@pytest.mark.parametrize("blank_line", [b"\n\n", b"\n\r\n", b"\r\n\n", b"\r\n\r\n"])
+def test_first_blank_line_ends_the_head(blank_line: bytes) -> None:
+    body = b"a\n\nb\r\n\r\n"
+    parser = parse(b"HTTP/1.1 200 OK\r\nContent-Length: %d" % len(body) + blank_line + body)
+    assert (parser.is_complete, parser.response().body) == (True, body)
 
 
 def test_body_without_a_length_ends_with_the_connection() -> None:
@@ -80,6 +88,8 @@ def test_connection_with_extra_bytes_or_close_is_not_reused(raw: bytes) -> None:
     "raw",
     [
         b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"H" * 70_000,
+        b"HTTP/1.1 abc OK\r\n",
         b"HTTP/1.1 abc OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
@@ -92,14 +102,33 @@ def test_connection_with_extra_bytes_or_close_is_not_reused(raw: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7fffffff\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 2_000,
+        CHUNKED.replace(b"A: b", b"no colon here"),
+        CHUNKED.replace(b"A: b", b"A: b\r\n" * 20_000),
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000,
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: yyyyyyyyyyyyyyyyy\r\n" * 5_000 + b"\r\n",
     ],
 )
 def test_invalid_response_raises_lost_as_soon_as_detected(raw: bytes) -> None:
     with pytest.raises(Lost) as caught:
         parse(raw)
     assert caught.value.code == "garbled_answer"
+
+
+@pytest.mark.parametrize("raw", [CHUNKED, CHUNKED.replace(b"200", b"404"), b"HTTP/1.1 200 OK\r\n\r\nhello"])
+def test_body_without_a_declared_length_is_limited(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_parser, "BODY_BYTES_MAX", 4)
+    with pytest.raises(Lost, match="the body is longer than 4 bytes"):
+        parse(raw)
+
+
+def test_stream_of_any_length_is_read_if_its_body_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_parser, "BODY_BYTES_MAX", 4)
+    parser = parse(CHUNKED[: CHUNKED.index(b"2\r\nlo")])
+    assert parser.is_stream
+    assert parser.take_body() == b"hel"
+    parser.feed(CHUNKED[CHUNKED.index(b"2\r\nlo") :])
+    assert (parser.take_body(), parser.is_complete) == (b"lo", True)
 
 
 def test_take_body_returns_each_byte_once() -> None:

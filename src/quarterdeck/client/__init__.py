@@ -4,7 +4,7 @@
 |--------------|-------------------------------------------------------------------------------------|
 | http_types   | requests, responses, addresses and errors for both HTTP clients                     |
 | http_sync    | blocking HTTP/1.1 over a unix socket, TCP or TLS                                    |
-| http_parser  | incremental response parser without I/O                                             |
+| http_parser  | incremental response parser without I/O, for both HTTP clients                      |
 | http_async   | one HTTP connection on an event loop                                                |
 | pool         | connection pool on an event loop                                                    |
 | problems     | converts between error responses and the classes of `core.errors`                   |
@@ -18,7 +18,7 @@
 
 Agents run `qd` often, so the modules that the CLI uses have a short import time. They do not import `pathlib` or
 `dataclasses`, and they import `ssl` and `urllib` only when a URL needs them. A cold `qd session show` imports `json`,
-`socket` and little else. Only the SDK imports `http_async`, `http_parser` and `pool`: they import `asyncio`.
+`socket` and little else. Only the SDK imports `http_async` and `pool`: they import `asyncio`.
 
 Errors. A failed call or start raises a `core.errors.Problem`. Its class says whether a retry is safe. `Unreachable`:
 nothing was sent, so a retry is safe. `Lost`: the request was sent and no complete response came, so the server may have

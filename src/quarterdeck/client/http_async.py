@@ -111,7 +111,7 @@ class AsyncConnection(asyncio.Protocol):
         parser = self._send_request(data)
         try:
             async with asyncio.timeout(timeout_seconds):
-                while not (parser.is_complete or (parser.has_head and self._is_stream(parser))):
+                while not (parser.is_complete or parser.is_stream):
                     await self._wait_for_data()
         except TimeoutError:
             self.close()
@@ -119,7 +119,7 @@ class AsyncConnection(asyncio.Protocol):
         except BaseException:  # including a cancellation: the next request must not read the rest of this response
             self.close()
             raise
-        if self._is_stream(parser):
+        if parser.is_stream:
             return Response(parser.status, parser.headers, b"")
         self.close()
         return parser.response()
@@ -176,7 +176,3 @@ class AsyncConnection(asyncio.Protocol):
         if self._is_paused and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
-
-    @staticmethod
-    def _is_stream(parser: ResponseParser) -> bool:
-        return parser.status == 200 and parser.is_chunked

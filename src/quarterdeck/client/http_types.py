@@ -1,4 +1,4 @@
-"""Requests, responses, addresses and errors for both HTTP clients, and the protocol functions that they share."""
+"""Requests, responses, addresses and errors for both HTTP clients, and the encoding of requests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from quarterdeck.core.errors import EXIT_TIMEOUT, Fault, Invalid
-
-HEAD_BYTES_MAX = 64 * 1024
-BODY_BYTES_MAX = 64 * 1024 * 1024
-STATUSES_WITHOUT_BODY = frozenset({204, 304})
 
 
 class Unreachable(Fault):
@@ -109,15 +105,3 @@ def encode_request(request: Request, address: Address) -> bytes:
         lines.append(f"Content-Length: {len(request.body)}")
     head = "\r\n".join(lines) + "\r\n\r\n"
     return head.encode("utf-8", "surrogateescape") + (request.body or b"")
-
-
-def parse_chunk_size(line: bytes) -> int:
-    text = line.partition(b";")[0].strip()
-    # int() would also accept "-1", "+1" and "1_0".
-    if not 0 < len(text) <= 8 or text.strip(b"0123456789abcdefABCDEF"):
-        raise malformed_response("a chunk has no valid size")
-    return int(text, 16)
-
-
-def malformed_response(reason: str) -> Lost:
-    return Lost("garbled_answer", f"Malformed response: {reason}.")
