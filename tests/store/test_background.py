@@ -1,4 +1,5 @@
-"""Background tasks: failures are logged, `stop` waits for a bounded time, and unavailability is retried."""
+"""Background tasks: failures are logged, `stop` waits for a bounded time, a loop is canceled and waited for, and
+unavailability is retried."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from quarterdeck.core.errors import Conflict, Unavailable
 from quarterdeck.core.retry import Policy
-from quarterdeck.engine.background import Background, retry_while_unavailable
+from quarterdeck.engine.background import Background, BackgroundLoop, retry_while_unavailable
 
 log = logging.getLogger("quarterdeck.test")
 NO_DELAY = Policy(max_attempts=0, base_ms=0)
@@ -39,6 +40,57 @@ async def test_stop_waits_for_a_bounded_time_and_cancels_the_rest(caplog: pytest
     assert (done, stuck.cancelled()) == (["one"], True)
     assert await background.stop(60.0) == 0, "nothing is left to wait for"
     assert not caplog.records
+
+
+class Loop(BackgroundLoop):
+    """Runs until canceled, or raises `failure`. Ends after `may_end` is set."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        super().__init__("loop")
+        self.failure = failure
+        self.is_ending, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def _run(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_ending.set()
+            await self.may_end.wait()
+
+
+async def test_stop_of_a_loop_returns_when_its_task_has_ended() -> None:
+    loop = Loop()
+    loop.start()
+    await asyncio.sleep(0)
+    stop = asyncio.create_task(loop.stop())
+    await loop.is_ending.wait()
+    assert (loop.is_running, stop.done()) == (True, False)
+    loop.may_end.set()
+    await stop
+    assert not loop.is_running
+
+
+async def test_stop_of_a_loop_raises_its_failure(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop(ValueError("failed"))
+    loop.start()
+    await asyncio.sleep(0)
+    assert not loop.is_running
+    with pytest.raises(ValueError, match="failed"):
+        await loop.stop()
+    assert not caplog.records
+
+
+async def test_loop_can_be_stopped_before_its_start_and_twice_and_started_again() -> None:
+    loop = Loop()
+    await loop.stop()
+    for _ in range(2):
+        loop.start()
+        assert loop.is_running
+        await loop.stop()
+        await loop.stop()
+        assert not loop.is_running
 
 
 class Database:

@@ -1,14 +1,20 @@
 """Background asyncio tasks that no caller awaits.
 
-A failure is logged, since no caller sees it. Each task is referenced until it has ended, so that it is not garbage
-collected. `stop` waits for a limited time and cancels the tasks that are still running, so the work of a task must be
-recoverable after a cancellation.
+Each task is referenced until it has ended, so that it is not garbage collected. The work of a task must be recoverable
+after a cancellation.
+
+| class            | its tasks               | a failure           | `stop`                                 |
+|------------------|-------------------------|---------------------|----------------------------------------|
+| `Background`     | any number, which end   | is logged           | waits for a limited time, then cancels |
+| `BackgroundLoop` | one, which runs forever | is raised by `stop` | cancels at once                        |
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from logging import Logger
 from typing import TypeVar
@@ -46,6 +52,30 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._log.error("%s failed", task.get_name(), exc_info=error)
+
+
+class BackgroundLoop(ABC):
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def _run(self) -> None:
+        """Run until canceled. Must log and retry failures, because the end of the task would go unnoticed."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
+
+    async def stop(self) -> None:
+        """Cancel the task and wait until it has ended. Raises the exception with which it failed, if any."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
 
 
 async def retry_while_unavailable(

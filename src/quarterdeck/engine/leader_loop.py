@@ -23,6 +23,7 @@ from quarterdeck.bus.redis.interfaces import BusUnavailable, WriterFenced
 from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, backoff
+from quarterdeck.engine.background import BackgroundLoop
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.engine.wakeups import Wakeups
@@ -69,10 +70,10 @@ class LeaderWork(Protocol):
         """Called when the process stops. `fence` is None if the lease is not held."""
 
 
-class LeaderLoop:
+class LeaderLoop(BackgroundLoop):
     def __init__(self, name: str, engine: Engine, wakeups: Wakeups, timing: LoopTiming | int, work: LeaderWork) -> None:
         """`timing` as a number is the interval in milliseconds."""
-        self.name = name
+        super().__init__(name)
         self.holder = new_id()
         self.lease = Lease(engine, name, self.holder, LEASE_MS)
         self.error: str | None = None
@@ -86,21 +87,9 @@ class LeaderLoop:
         self._wakeup = asyncio.Event()
         self._failures = 0
         self._has_alarmed = False
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
-
-    @property
-    def is_running(self) -> bool:
-        return self._task is not None and not self._task.done()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await super().stop()
         try:
             await self._work.on_stop(self.lease.fence())
         except (BusUnavailable, WriterFenced, LeaseLost, StoreError) as error:

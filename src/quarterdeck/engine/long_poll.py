@@ -30,6 +30,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from quarterdeck.engine.background import BackgroundLoop
 from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import TransientError
 
@@ -140,7 +141,7 @@ class LongPolls(Generic[C, K, I]):
             self._by_key.pop(poll.key, None)
 
 
-class Watcher(Generic[C, K, I]):
+class Watcher(BackgroundLoop, Generic[C, K, I]):
     """Checks for all long polls of this process at once, when something may have become ready."""
 
     def __init__(
@@ -151,22 +152,12 @@ class Watcher(Generic[C, K, I]):
         poll_seconds: float,
         name: str = "watcher",
     ) -> None:
+        super().__init__(name)
         self._wakeups = wakeups
         self._polls: LongPolls[C, K, I] = polls
         self._check: Callable[[Sequence[K]], Awaitable[float]] = check
         """Lets the polls that can be served claim again. Returns the seconds until the next one can be served."""
         self._poll_seconds = poll_seconds
-        self._name = name
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
 
     async def _run(self) -> None:
         wakeup = self._polls.wakeup
@@ -179,10 +170,10 @@ class Watcher(Generic[C, K, I]):
                         pause = min(pause, await self._check(keys))
                     except TransientError as error:
                         # The database is not reachable. Polls keep waiting until a later check succeeds.
-                        log.debug("%s: cannot check for work: %s", self._name, error)
+                        log.debug("%s: cannot check for work: %s", self.name, error)
                     except Exception:
                         # Broad, because the end of this task would go unnoticed: all polls would wait in vain.
-                        log.exception("%s: check for work failed", self._name)
+                        log.exception("%s: check for work failed", self.name)
                 await self._wait(wakeup, pause if keys else None)
                 wakeup.clear()
                 await asyncio.sleep(GATHER_SECONDS)

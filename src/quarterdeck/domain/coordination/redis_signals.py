@@ -11,7 +11,6 @@ finds due work in the database.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -23,6 +22,7 @@ from quarterdeck.core.retry import Policy, backoff
 from quarterdeck.domain.coordination.model import LEASE_NAME
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import leases
+from quarterdeck.engine.background import BackgroundLoop
 from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import StoreError
 
@@ -35,22 +35,12 @@ PAGES_MAX = 20
 RETRY = Policy(max_attempts=0, base_ms=500, multiplier=2.0, cap_ms=10_000)
 
 
-class _RetryLoop:
+class _RetryLoop(BackgroundLoop):
     """A background task that runs `run_once` at an interval, with a backoff after failures."""
 
     def __init__(self, name: str, run_once: Callable[[], Awaitable[None]]) -> None:
-        self._name = name
+        super().__init__(name)
         self._run_once = run_once
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self._name)
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
 
     async def _run(self) -> None:
         failures = 0
@@ -62,7 +52,7 @@ class _RetryLoop:
                 failures += 1
                 is_expected = isinstance(error, BusUnavailable | StoreError)
                 if failures == 1 or not is_expected:
-                    log.warning("%s failed and will be retried: %s", self._name, error, exc_info=not is_expected)
+                    log.warning("%s failed and will be retried: %s", self.name, error, exc_info=not is_expected)
                 await asyncio.sleep(backoff(RETRY, attempt=failures, jitter=random.random()) / 1000)
                 continue
             failures = 0

@@ -9,12 +9,12 @@ status key is repaired by comparison (`engine.mirrors.keys`); the heartbeat keys
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable
 
 from quarterdeck.bus.redis.interfaces import BusUnavailable
 from quarterdeck.bus.redis.key_layout import Heartbeat, KeyWriter, Ref
+from quarterdeck.engine.background import BackgroundLoop
 
 log = logging.getLogger("quarterdeck.heartbeats")
 AGENTS_MAX = 20_000
@@ -23,13 +23,13 @@ GATHER_SECONDS = 0.05
 UNAVAILABLE_PAUSE_SECONDS = 1.0
 
 
-class HeartbeatMirror:
+class HeartbeatMirror(BackgroundLoop):
     def __init__(self, key_writer: KeyWriter) -> None:
+        super().__init__("heartbeats")
         self.lost_count = 0
         self._key_writer = key_writer
         self._newest: dict[Ref, Heartbeat] = {}
         self._wakeup = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def record(self, heartbeats: Iterable[Heartbeat]) -> None:
         """Called after the commit. Does not write yet, because the sender is waiting for its response."""
@@ -39,15 +39,6 @@ class HeartbeatMirror:
             else:
                 self.lost_count += 1
         self._wakeup.set()
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="heartbeats")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
 
     async def _run(self) -> None:
         is_unavailable = False

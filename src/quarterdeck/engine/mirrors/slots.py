@@ -18,7 +18,6 @@ write it, or if sessions have expired, for which there is no event until a sweep
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import NamedTuple, Protocol
 
 from quarterdeck.bus.redis.interfaces import BusUnavailable, SlotCounter, SlotWriter, StoredSlotCounter
 from quarterdeck.core.retry import Policy, backoff
+from quarterdeck.engine.background import BackgroundLoop
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sweeps import Sweep
@@ -121,16 +121,16 @@ def _parse_number(text: str | None) -> int | None:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-class SlotMirror:
+class SlotMirror(BackgroundLoop):
     """Writes the zones that this process has changed."""
 
     def __init__(self, cross_zone_engine: Engine, source: SlotSource, slot_writer: SlotWriter) -> None:
+        super().__init__("slots")
         self._cross_zone_engine = cross_zone_engine
         self._source = source
         self._slot_writer = slot_writer
         self._changed_zones: set[str] = set()
         self._wakeup = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def on_commit(self, events: Sequence[NewEvent]) -> None:
         """Called with committed events. Only stores the zones, because the commit's caller is waiting."""
@@ -138,14 +138,8 @@ class SlotMirror:
         if self._changed_zones:
             self._wakeup.set()
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="slots")
-
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await super().stop()
         await self._slot_writer.close()
 
     async def _run(self) -> None:
