@@ -13,7 +13,6 @@ from standardwebhooks import Webhook
 from quarterdeck.core.clock import DAY, SECOND
 from quarterdeck.core.errors import Conflict, LimitReached, NotFound
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.webhooks import operations as webhooks
 from quarterdeck.domain.webhooks.model import (
     ENDPOINTS_MAX,
     Create,
@@ -23,7 +22,9 @@ from quarterdeck.domain.webhooks.model import (
     Remove,
     RotateSecret,
     Update,
+    WebhookSettings,
 )
+from quarterdeck.domain.webhooks.sweeps import sweeps
 from quarterdeck.engine.outbound_http import PUBLIC_ONLY, OutboundClient
 from tests.support.builders import ZONE, admin
 from tests.support.eventually import eventually
@@ -377,11 +378,13 @@ async def test_retention_deletes_ended_deliveries_and_keeps_pending_ones(
         await webhook_harness.send_test(endpoint)
         await webhook_harness.wait_until_ended(endpoint)
     pending = await webhook_harness.send_test(endpoint)
-    transact = webhook_harness.runtime.cross_zone_engine.transact
-
-    assert await transact(lambda tx: webhooks.delete_past_retention(tx, DAY, 10)) == 0
+    engine = webhook_harness.runtime.cross_zone_engine
+    [sweep] = sweeps(engine, WebhookSettings(webhook_retention_days=1), 1_000)
     # A negative retention: every delivery is older.
-    assert await transact(lambda tx: webhooks.delete_past_retention(tx, -DAY, 10)) == 1
+    [sweep_of_all] = sweeps(engine, WebhookSettings(webhook_retention_days=-1), 1_000)
+
+    assert await sweep.run_once(10) == 0
+    assert await sweep_of_all.run_once(10) == 1
     assert [row.id for row in await webhook_harness.deliveries(endpoint)] == [pending.id]
     await webhook_harness.lane.submit(Remove(zone_id=ZONE, id=endpoint.id, caller=admin()))
     async with webhook_harness.run_worker():
@@ -390,6 +393,6 @@ async def test_retention_deletes_ended_deliveries_and_keeps_pending_ones(
             return webhook_harness.runtime.database.count("webhook_deliveries", "queue is not null") == 0
 
         await eventually(is_empty, "no delivery is pending")
-    await transact(lambda tx: webhooks.delete_past_retention(tx, -DAY, 10))
-    await transact(lambda tx: webhooks.delete_past_retention(tx, -DAY, 10))
+    await sweep_of_all.run_once(10)
+    await sweep_of_all.run_once(10)
     assert webhook_harness.runtime.database.count("webhook_endpoints") == 0

@@ -19,7 +19,7 @@ from quarterdeck.domain.invocations.model import InvocationFilter, OwnerKind, Sh
 from quarterdeck.domain.invocations.operations.long_poll import load_ready_services, new_claim_poll
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN as INVOCATION_ORPHAN, SETTLE
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
-from quarterdeck.domain.sessions.operations import Explainer, delete_past_retention
+from quarterdeck.domain.sessions.operations import Explainer, retention_statements
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, CountReconciler
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import ChangeRole, RoleAssignmentFilter, SetZoneFrozen, ShowZone
@@ -27,6 +27,7 @@ from quarterdeck.engine import event_log, leases
 from quarterdeck.engine.event_log import CommitProof, EventFilter
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.engine.queries import Q as ENGINE
+from quarterdeck.engine.sweep_passes import delete_past_retention
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import T
 from quarterdeck.store.sql import BoundStatement, Statement
@@ -177,7 +178,7 @@ async def run_invocation_workload(runtime: RuntimeHarness, root: Session) -> Non
         await sweeper.run_now(name)
     await runtime.cross_zone_engine.read(lambda tx: invocations.find_services_to_push(tx, 10))
     await runtime.cross_zone_engine.read(lambda tx: invocations.find_unreferenced_services(tx, DAY, 10))
-    await runtime.cross_zone_engine.transact(lambda tx: invocations.delete_past_retention(tx, DAY, 10))
+    await delete_past_retention(runtime.cross_zone_engine, DAY, invocations.retention_statements)(10)
 
 
 async def add_backlog(tx: Transaction, root: Session) -> None:
@@ -216,7 +217,7 @@ async def run_sweep_workload(runtime: RuntimeHarness) -> None:
     await runtime.run_sweep()
     runtime.database.execute("update admission_counts set live = live + 1 where scope = 'zone'")
     await CountReconciler(runtime.cross_zone_engine, runtime.repair_counts_lane.submit).run_once(10)
-    await runtime.cross_zone_engine.transact(lambda tx: delete_past_retention(tx, 0, 10))
+    await delete_past_retention(runtime.cross_zone_engine, 0, retention_statements)(10)
     # A negative retention deletes every key: the window ends tomorrow.
     await KeyRetention(runtime.cross_zone_engine, -1, 1).run_once(10)
 

@@ -35,6 +35,7 @@ from quarterdeck.domain.webhooks.rules.states import FailurePolicy, RetrySchedul
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.outbound_http import ALLOW_PRIVATE, OutboundClient
+from quarterdeck.engine.sweep_passes import delete_past_retention
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.engine.wakeups import Wakeups
 from tests.support.builders import ZONE, admin
@@ -244,7 +245,7 @@ async def run_webhook_workload(runtime: RuntimeHarness) -> None:
     await harness.set_enabled(other, False)
     await harness.fail_pending_lane.submit(FailPending(*other.ref, 1))
     await runtime.cross_zone_engine.read(lambda tx: webhooks.find_pending_endpoints(tx, 10, [("missing-zone", None)]))
-    await runtime.cross_zone_engine.transact(lambda tx: webhooks.delete_past_retention(tx, DAY, 10))
+    await delete_past_retention(runtime.cross_zone_engine, DAY, webhooks.retention_statements)(10)
 
 
 def add_webhook_rows(database: DirectDatabase, zone_id: str, count: int) -> None:

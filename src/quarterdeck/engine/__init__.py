@@ -20,6 +20,7 @@
 | secrets            | encryption of secret values before they are written                                         |
 | settings           | the settings of this package                                                                |
 | sinks              | ordered delivery of events to other systems, with retries of rejected entries               |
+| sweep_passes       | the forms of a pass: delete old rows, find rows and submit commands, scan a table           |
 | sweeps             | bounded background passes that are repeated                                                 |
 | transaction        | the transaction of an operation: read, write, emit events, commit                           |
 | wakeups            | notifications that something was committed, within and between processes                    |

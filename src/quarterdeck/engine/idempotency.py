@@ -11,6 +11,7 @@ import msgspec
 from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.engine.queries import Q
+from quarterdeck.engine.sweep_passes import ROWS_PER_SCAN, SLICE, Position, scan
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import Row, decode
@@ -32,10 +33,6 @@ def store_records(records: list[KeyRecord], now: Millis) -> BoundStatement:
 # -- retention ---------------------------------------------------------------------------------------------------
 
 KEY_RETENTION = "key-retention"
-SLICE_KEYS = 5_000
-"""Maximum keys that one transaction reads."""
-SLICES_MAX = 100
-"""Maximum slices that one pass reads: half a million keys."""
 
 
 class _KeyRow(msgspec.Struct, frozen=True, array_like=True):
@@ -50,39 +47,26 @@ START = _KeyRow("", "", "", "", 0)
 
 
 class KeyRetention:
-    """Deletes keys that are older than any object they could refer to, cycling through the table.
-
-    The position is kept only in this process: losing it costs a scan from the start. Several processes may run this at
-    once.
-    """
+    """Deletes keys that are older than any object they could refer to, cycling through the table."""
 
     def __init__(self, cross_zone_engine: Engine, retention_days: float, every_ms: int) -> None:
         self._cross_zone_engine = cross_zone_engine
         self._retention_ms = round(retention_days * DAY)
         self._every_ms = every_ms
-        self._position = START
+        self.run_once = scan(START, self._process_slice)
 
     def sweep(self) -> Sweep:
-        return Sweep(KEY_RETENTION, self._every_ms, SLICE_KEYS * SLICES_MAX, self.run_once)
+        return Sweep(KEY_RETENTION, self._every_ms, ROWS_PER_SCAN, self.run_once)
 
-    async def run_once(self, batch: int) -> int:
-        deleted_count = 0
-        for _ in range(SLICES_MAX):
-            deleted_count += await self._cross_zone_engine.transact(self._delete_slice)
-            if not self._position.zone_id:
-                break
-        return deleted_count
+    async def _process_slice(self, position: Position[_KeyRow]) -> int:
+        return await self._cross_zone_engine.transact(lambda tx: self._delete_slice(tx, position))
 
-    async def _delete_slice(self, tx: Transaction) -> int:
-        position = self._position
-        scope = {
-            "zone_id": position.zone_id,
-            "application_id": position.application_id,
-            "operation": position.operation,
-        }
-        [rows] = await tx.read(Q.keys_slice(key=position.key, limit=SLICE_KEYS, **scope))
+    async def _delete_slice(self, tx: Transaction, position: Position[_KeyRow]) -> int:
+        last = position.value
+        scope = {"zone_id": last.zone_id, "application_id": last.application_id, "operation": last.operation}
+        [rows] = await tx.read(Q.keys_slice(key=last.key, limit=SLICE, **scope))
         keys = decode(rows, _KeyRow)
-        self._position = keys[-1] if len(keys) == SLICE_KEYS else START
+        position.advance(keys)
         cutoff = tx.now - self._retention_ms
         expired = [(key.zone_id, key.application_id, key.operation, key.key) for key in keys if key.created_at < cutoff]
         if expired:

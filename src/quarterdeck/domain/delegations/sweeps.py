@@ -11,13 +11,12 @@ follow chains. Several replicas may sweep at the same time: an edge that one has
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.delegations import operations
 from quarterdeck.domain.delegations.model import DelegationSettings, Edge, Expire
+from quarterdeck.engine.sweep_passes import delete_past_retention, find_and_submit
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine
 
@@ -32,22 +31,11 @@ def sweeps(
     retention_sweep_interval_ms: int = 900_000,
 ) -> list[Sweep]:
     """`cross_zone_engine` finds edges in all zones. `submit_expire` marks them in a lane that sees only their zones."""
-
-    async def expire(batch: int) -> int:
-        refs = await cross_zone_engine.read(lambda tx: operations.find_expired(tx, batch))
-        submissions = [submit_expire(Expire(zone_id, edge_id)) for zone_id, edge_id in refs]
-        for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-            # NotFound is ignored: the edge was deleted after it was read. All other errors fail the pass.
-            if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
-                raise outcome
-        return len(refs)
-
-    async def delete_past_retention(batch: int) -> int:
-        retention_ms = round(settings.delegation_retention_days * DAY)
-        return await cross_zone_engine.transact(lambda tx: operations.delete_past_retention(tx, retention_ms, batch))
-
+    expire = find_and_submit(cross_zone_engine, operations.find_expired, lambda ref: submit_expire(Expire(*ref)))
+    retention_ms = round(settings.delegation_retention_days * DAY)
+    delete_ended = delete_past_retention(cross_zone_engine, retention_ms, operations.retention_statements)
     batch = settings.delegation_sweep_batch
     return [
         Sweep(EXPIRY, settings.delegation_sweep_interval_ms, batch, expire),
-        Sweep(RETENTION, retention_sweep_interval_ms, batch, delete_past_retention),
+        Sweep(RETENTION, retention_sweep_interval_ms, batch, delete_ended),
     ]

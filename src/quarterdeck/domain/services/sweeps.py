@@ -10,12 +10,11 @@ row each time.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY, Millis
-from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.services.model import DeleteResult, DeleteService, Ref, ServiceSettings
+from quarterdeck.engine.sweep_passes import submit_all
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
 
@@ -42,12 +41,6 @@ def sweeps(
 
     async def delete_past_retention(batch: int) -> int:
         commands = await cross_zone_engine.read(lambda tx: find_past_retention(tx, batch))
-        deleted = 0
-        for outcome in await asyncio.gather(*map(submit_delete, commands), return_exceptions=True):
-            # NotFound is ignored: the zone was deleted, and its services with it. All other errors fail the pass.
-            if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
-                raise outcome
-            deleted += isinstance(outcome, DeleteResult) and outcome.is_deleted
-        return deleted
+        return sum(result.is_deleted for result in await submit_all(submit_delete, commands))
 
     return [Sweep(RETENTION, retention_sweep_interval_ms, BATCH, delete_past_retention)]

@@ -14,17 +14,16 @@ Terminating a session twice has no further effect, so any number of replicas may
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import RepairCounts, RepairCountsResult, SessionSettings, Terminate
 from quarterdeck.domain.sessions.operations import CascadeRunner
 from quarterdeck.domain.sessions.rules.cascade import Ref
 from quarterdeck.domain.zones import operations as zones
+from quarterdeck.engine.sweep_passes import Pass, delete_past_retention, find_and_submit
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import TransientError
@@ -53,34 +52,20 @@ def sweeps(
     The lanes that terminate sessions see only the zones of their batch.
     """
 
-    def terminate_pass(
-        reason: str, find: Callable[[Transaction, int], Awaitable[list[Ref]]]
-    ) -> Callable[[int], Awaitable[int]]:
-        async def run_once(batch: int) -> int:
-            refs = await cross_zone_engine.read(lambda tx: find(tx, batch))
-            await _gather(
-                [cascade_runner.terminate(Terminate(zone_id, session_id, reason)) for zone_id, session_id in refs]
-            )
-            return len(refs)
+    def terminate_pass(reason: str, find: Callable[[Transaction, int], Awaitable[list[Ref]]]) -> Pass:
+        return find_and_submit(cross_zone_engine, find, lambda ref: cascade_runner.terminate(Terminate(*ref, reason)))
 
-        return run_once
+    finish_cascades = find_and_submit(
+        cross_zone_engine, operations.find_unfinished_cascades, lambda ref: cascade_runner.finish_cascade(*ref)
+    )
+    retention_ms = round(settings.session_retention_days * DAY)
+    delete_level = delete_past_retention(cross_zone_engine, retention_ms, operations.retention_statements)
 
-    async def finish_cascades(batch: int) -> int:
-        refs = await cross_zone_engine.read(lambda tx: operations.find_unfinished_cascades(tx, batch))
-        await _gather([cascade_runner.finish_cascade(zone_id, cascade_id) for zone_id, cascade_id in refs])
-        return len(refs)
-
-    async def delete_past_retention(batch: int) -> int:
-        retention_ms = round(settings.session_retention_days * DAY)
+    async def delete_levels(batch: int) -> int:
         deleted = 0
         # One level of the trees per transaction: deleting children makes their parents deletable.
-        while deleted < batch:
-            count = await cross_zone_engine.transact(
-                lambda tx: operations.delete_past_retention(tx, retention_ms, batch)
-            )
+        while deleted < batch and (count := await delete_level(batch)):
             deleted += count
-            if not count:
-                break
         return deleted
 
     batch = settings.ttl_sweep_batch
@@ -88,7 +73,7 @@ def sweeps(
         Sweep(TTL, settings.ttl_sweep_interval_ms, batch, terminate_pass(rules.TTL_EXPIRED, operations.find_expired)),
         Sweep(ORPHAN, settings.orphan_sweep_interval_ms, batch, terminate_pass(ORPHANED, operations.find_orphaned)),
         Sweep(CASCADE, settings.cascade_sweep_interval_ms, batch, finish_cascades),
-        Sweep(RETENTION, retention_sweep_interval_ms, batch, delete_past_retention),
+        Sweep(RETENTION, retention_sweep_interval_ms, batch, delete_levels),
     ]
 
 
@@ -132,10 +117,3 @@ class CountReconciler:
             # The count took too long, or the database is unavailable. Continue with the other zones.
             log.warning("could not compare the counts of zone %s: %s", zone_id, error)
         return 0
-
-
-async def _gather(awaitables: Sequence[Awaitable[object]]) -> None:
-    for outcome in await asyncio.gather(*awaitables, return_exceptions=True):
-        # NotFound: the session was deleted after the search. All other errors fail the pass.
-        if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
-            raise outcome

@@ -1,13 +1,11 @@
 """Retention: archives ended tasks after `task_archive_days` and deletes archived tasks after `task_retention_days`.
 
 The sweep scans the whole table in slices, because there is no index on the time at which tasks end: updating one on
-every completion would cost more than the scans. Each process keeps its position only in memory, so a restarted process
-scans from the beginning. Several processes may scan at the same time.
+every completion would cost more than the scans.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -18,6 +16,7 @@ from quarterdeck.core.errors import Conflict, NotFound
 from quarterdeck.domain.tasks.model.commands import Archive, TaskResult
 from quarterdeck.domain.tasks.model.rows import State, TaskRef, TaskSettings
 from quarterdeck.domain.tasks.queries import COORDINATOR, COSTS, LOGS, Q
+from quarterdeck.engine.sweep_passes import ROWS_PER_SCAN, SLICE, Position, scan, submit_all
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
@@ -25,10 +24,6 @@ from quarterdeck.store.interface import decode
 RETENTION = "task-retention"
 BATCH = 500
 """Number of tasks that are archived concurrently, or deleted per transaction."""
-SLICE = 5_000
-"""Number of tasks that one statement scans."""
-SLICES_MAX = 100
-"""Maximum number of slices per pass: 500,000 tasks."""
 
 
 class _TaskRow(msgspec.Struct, frozen=True, array_like=True):
@@ -51,34 +46,30 @@ class TaskRetention:
         self._submit = submit
         self._archive_ms = round(settings.task_archive_days * DAY)
         self._retention_ms = round(settings.task_retention_days * DAY)
-        self._position = START
+        self.run_once = scan(START, self._process_slice)
 
     def sweep(self, every_ms: int) -> Sweep:
-        return Sweep(RETENTION, every_ms, SLICE * SLICES_MAX, self.run_once)
+        return Sweep(RETENTION, every_ms, ROWS_PER_SCAN, self.run_once)
 
-    async def run_once(self, batch: int) -> int:
-        count = 0
-        for _ in range(SLICES_MAX):
-            to_archive, to_delete = await self._cross_zone_engine.read(self._scan_slice)
-            await self._archive(to_archive)
-            for start in range(0, len(to_delete), BATCH):
-                chunk = to_delete[start : start + BATCH]
-                await self._cross_zone_engine.transact(partial(delete_past_retention, refs=chunk))
-            count += len(to_archive) + len(to_delete)
-            if self._position == START:
-                break
-        return count
+    async def _process_slice(self, position: Position[_TaskRow]) -> int:
+        to_archive, to_delete = await self._cross_zone_engine.read(lambda tx: self._scan_slice(tx, position))
+        # A task that was retried or deleted after the scan is skipped.
+        await submit_all(self._submit, to_archive, BATCH, ignored=(NotFound, Conflict))
+        for start in range(0, len(to_delete), BATCH):
+            chunk = to_delete[start : start + BATCH]
+            await self._cross_zone_engine.transact(partial(delete_past_retention, refs=chunk))
+        return len(to_archive) + len(to_delete)
 
-    async def _scan_slice(self, tx: Transaction) -> tuple[list[TaskRef], list[TaskRef]]:
-        """Scan one slice. Returns (tasks to archive, tasks to delete)."""
-        position = self._position
+    async def _scan_slice(self, tx: Transaction, position: Position[_TaskRow]) -> tuple[list[Archive], list[TaskRef]]:
+        """Scan one slice. Returns (commands for tasks to archive, tasks to delete)."""
+        last = position.value
         [rows] = await tx.read(
-            COORDINATOR.tasks_slice(zone_id=position.zone_id, status=position.status, id=position.id, limit=SLICE)
+            COORDINATOR.tasks_slice(zone_id=last.zone_id, status=last.status, id=last.id, limit=SLICE)
         )
         scanned = decode(rows, _TaskRow)
-        self._position = scanned[-1] if len(scanned) == SLICE else START
+        position.advance(scanned)
         to_archive = [
-            (row.zone_id, row.id)
+            Archive(zone_id=row.zone_id, id=row.id)
             for row in scanned
             if row.updated_at < tx.now - self._archive_ms and (row.final or row.status == State.COMPLETED)
             if row.status != State.ARCHIVED
@@ -89,16 +80,6 @@ class TaskRetention:
             if row.status == State.ARCHIVED and row.updated_at < tx.now - self._retention_ms
         ]
         return to_archive, to_delete
-
-    async def _archive(self, refs: Sequence[TaskRef]) -> None:
-        for start in range(0, len(refs), BATCH):
-            submissions = [
-                self._submit(Archive(zone_id=zone_id, id=task_id)) for zone_id, task_id in refs[start : start + BATCH]
-            ]
-            for outcome in await asyncio.gather(*submissions, return_exceptions=True):
-                # A task that was retried or deleted after the scan is skipped. Any other kind of error fails the pass.
-                if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
-                    raise outcome
 
 
 async def delete_past_retention(tx: Transaction, refs: Sequence[TaskRef]) -> None:

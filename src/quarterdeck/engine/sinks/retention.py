@@ -12,6 +12,7 @@ from functools import partial
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.engine.queries import Q
+from quarterdeck.engine.sweep_passes import delete_past_retention
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
 
@@ -25,6 +26,11 @@ class SinkRetention:
         self._cross_zone_engine = cross_zone_engine
         self._retention_ms = round(retention_days * DAY)
         self._every_ms = every_ms
+        self._delete_dead_entries = delete_past_retention(
+            cross_zone_engine,
+            self._retention_ms,
+            lambda before, limit: [Q.sink_entries_delete_expired(before=before, limit=limit)],
+        )
 
     def sweep(self) -> Sweep:
         return Sweep(SINK_RETENTION, self._every_ms, ROWS_MAX, self.run_once)
@@ -32,7 +38,7 @@ class SinkRetention:
     async def run_once(self, batch: int) -> int:
         for name in await self._cross_zone_engine.read(self._list_abandoned):
             await self._cross_zone_engine.transact(partial(self._delete_sink, name=name))
-        return await self._cross_zone_engine.transact(lambda tx: self._delete_dead_entries(tx, batch))
+        return await self._delete_dead_entries(batch)
 
     async def _list_abandoned(self, tx: Transaction) -> list[str]:
         await tx.read()
@@ -45,11 +51,6 @@ class SinkRetention:
         if deleted:
             tx.write(Q.sink_entries_delete_all(sink=name))
             log.warning("deleted sink %s: no server has run it for the retention period", name)
-
-    async def _delete_dead_entries(self, tx: Transaction, limit: int) -> int:
-        await tx.read()
-        [deleted] = await tx.read(Q.sink_entries_delete_expired(before=tx.now - self._retention_ms, limit=limit))
-        return len(deleted)
 
 
 async def lowest_needed_position(tx: Transaction) -> int | None:

@@ -12,7 +12,7 @@
 """
 
 from quarterdeck.domain.delegations.operations.create import create_edges
-from quarterdeck.domain.delegations.operations.expiry import delete_past_retention, expire_edges, find_expired
+from quarterdeck.domain.delegations.operations.expiry import expire_edges, find_expired, retention_statements
 from quarterdeck.domain.delegations.operations.on_session_ended import on_session_ended
 from quarterdeck.domain.delegations.operations.reads import (
     explain,
@@ -27,7 +27,6 @@ from quarterdeck.domain.delegations.operations.revoke import Revoker
 __all__ = [
     "Revoker",
     "create_edges",
-    "delete_past_retention",
     "expire_edges",
     "explain",
     "find_expired",
@@ -35,6 +34,7 @@ __all__ = [
     "list_session_edges",
     "on_session_ended",
     "read_authority",
+    "retention_statements",
     "show",
     "traverse",
 ]

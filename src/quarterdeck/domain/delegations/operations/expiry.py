@@ -21,6 +21,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
+from quarterdeck.store.sql import BoundStatement
 
 SWEEP_ACTOR = "sweep"
 
@@ -61,9 +62,6 @@ async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge
     ]
 
 
-async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Delete up to `limit` edges that ended more than `retention_ms` ago."""
-    # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
-    await tx.read()
-    [deleted_rows] = await tx.read(Q.delegations_delete_expired(before=tx.now - retention_ms, limit=limit))
-    return len(deleted_rows)
+def retention_statements(before: Millis, limit: int) -> list[BoundStatement]:
+    """Delete up to `limit` edges that ended before a time."""
+    return [Q.delegations_delete_expired(before=before, limit=limit)]

@@ -20,13 +20,13 @@ from quarterdeck.domain.invocations.operations.on_session_ended import (
 )
 from quarterdeck.domain.invocations.operations.reads import (
     SCAN_START,
-    delete_past_retention,
     explain,
     find_orphaned,
     find_overdue,
     find_services_to_push,
     find_unreferenced_services,
     list_invocations,
+    retention_statements,
     show,
 )
 
@@ -36,7 +36,6 @@ __all__ = [
     "ClaimPolls",
     "ReadyPollWaker",
     "add_backlogs",
-    "delete_past_retention",
     "explain",
     "find_orphaned",
     "find_overdue",
@@ -47,5 +46,6 @@ __all__ = [
     "on_service_ended",
     "on_session_changed",
     "process_backlogs",
+    "retention_statements",
     "show",
 ]

@@ -159,15 +159,9 @@ async def find_unreferenced_services(tx: Transaction, before: Millis, limit: int
     return _decode_refs(*await tx.read(Q.services_without_invocations(before=before, limit=limit)))
 
 
-async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Delete up to `limit` invocations that ended more than `retention_ms` ago."""
-    # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
-    await tx.read()
-    before = tx.now - retention_ms
-    [deleted_rows] = await tx.read(
-        Q.invocations_delete_expired(before=before, before_id=lowest_id_at(before), limit=limit)
-    )
-    return len(deleted_rows)
+def retention_statements(before: Millis, limit: int) -> list[BoundStatement]:
+    """Delete up to `limit` invocations that ended before a time."""
+    return [Q.invocations_delete_expired(before=before, before_id=lowest_id_at(before), limit=limit)]
 
 
 def _decode_refs(rows: Sequence[Row]) -> list[Ref]:

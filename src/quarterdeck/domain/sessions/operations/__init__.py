@@ -32,7 +32,7 @@ from quarterdeck.domain.sessions.operations.reads import (
     show_sessions,
 )
 from quarterdeck.domain.sessions.operations.repair_counts import has_mismatched_counts, repair_zone_counts
-from quarterdeck.domain.sessions.operations.retention import delete_past_retention
+from quarterdeck.domain.sessions.operations.retention import retention_statements
 from quarterdeck.domain.sessions.operations.slot_counts import SlotCounts
 from quarterdeck.domain.sessions.operations.spawn import Spawner
 from quarterdeck.domain.sessions.operations.suspend import suspend_or_resume
@@ -47,7 +47,6 @@ __all__ = [
     "bearer_refs",
     "build_receipt",
     "decode_sessions",
-    "delete_past_retention",
     "find_expired",
     "find_orphaned",
     "find_unfinished_cascades",
@@ -58,6 +57,7 @@ __all__ = [
     "lock_problem",
     "repair_zone_counts",
     "require_bearer",
+    "retention_statements",
     "show_sessions",
     "suspend_or_resume",
     "with_bearer_check",

@@ -9,16 +9,12 @@ from __future__ import annotations
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import lowest_id_at
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import BoundStatement
 
 
-async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Delete up to `limit` sessions, and up to `limit` cascades, that ended more than `retention_ms` ago."""
-    # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
-    await tx.read()
-    before = tx.now - retention_ms
-    deleted, _ = await tx.read(
+def retention_statements(before: Millis, limit: int) -> list[BoundStatement]:
+    """Delete up to `limit` sessions, and up to `limit` cascades, that ended before a time."""
+    return [
         Q.sessions_delete_expired(before=before, before_id=lowest_id_at(before), limit=limit),
         Q.cascades_delete_expired(before=before, limit=limit),
-    )
-    return len(deleted)
+    ]

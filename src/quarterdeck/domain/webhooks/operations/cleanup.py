@@ -13,6 +13,7 @@ from quarterdeck.domain.webhooks.rules.endpoints import PendingEvent, mark_remov
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
+from quarterdeck.store.sql import BoundStatement
 
 
 async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
@@ -32,16 +33,12 @@ async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
         tx.emit(to_new_event(PendingEvent(command, "removed", old, row)))
 
 
-async def delete_past_retention(tx: Transaction, retention_ms: Millis, limit: int) -> int:
-    """Delete up to `limit` old ended deliveries, and up to `limit` endpoints that were removed long ago.
+def retention_statements(before: Millis, limit: int) -> list[BoundStatement]:
+    """Delete up to `limit` ended deliveries created before a time, and up to `limit` endpoints removed before it.
 
     An endpoint is deleted only when it has no deliveries left.
     """
-    # An empty read sets `tx.now`, so that the database's clock decides what is old enough.
-    await tx.read()
-    before = tx.now - retention_ms
-    deleted_deliveries, deleted_endpoints = await tx.read(
+    return [
         Q.webhook_deliveries_delete_expired(before_id=lowest_id_at(before), limit=limit),
         Q.webhooks_delete_expired(before=before, limit=limit),
-    )
-    return max(len(deleted_deliveries), len(deleted_endpoints))
+    ]
