@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from itertools import chain
+from importlib import import_module
 
 import msgspec
 import pytest
 
 from quarterdeck.core.audit_seal import Seal
-from quarterdeck.domain.api_keys.queries import Q as KEYS
 from quarterdeck.domain.delegations.model import Edge, GraphEdge
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
-from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.model import Cascade, Session, TreeNode
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.domain.zones.queries import Q as ZONES
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.queries import Q as ENGINE
-from quarterdeck.maintenance.history_checker.queries import Q as HISTORY
-from quarterdeck.maintenance.queries import FLEET_QUERIES as MAINTENANCE_FLEETS, Q as MAINTENANCE
 from quarterdeck.store.postgres import BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
+from tests.support.source import ROOT
 
-STATEMENTS: dict[str, Iterable[Statement]] = {
-    "engine": ENGINE,
-    "zones": ZONES,
-    "sessions": SESSIONS,
-    "keys": KEYS,
-    "services": SERVICES,
-    "delegations": DELEGATIONS,
-    "maintenance": MAINTENANCE,
-    "maintenance fleets": MAINTENANCE_FLEETS,
-    "history": HISTORY,
-}
+PACKAGES = sorted(
+    path.parent.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "quarterdeck").rglob("queries.py")
+)
 
 
 def parse_one(text: str) -> Statement:
@@ -206,7 +194,10 @@ def test_sqlite_read_or_write_without_a_batch_has_no_row_form() -> None:
 
 
 def all_statements() -> list[Statement]:
-    return list(chain.from_iterable(STATEMENTS.values()))
+    """The statements of every package that has a `queries.py`."""
+    modules = [import_module(f"{parent.replace('/', '.')}.queries") for parent in PACKAGES]
+    files = [value for module in modules for value in vars(module).values() if isinstance(value, Statements)]
+    return [statement for file in files for statement in file]
 
 
 def test_statement_names_are_unique_across_components() -> None:
