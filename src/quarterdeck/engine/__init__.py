@@ -2,7 +2,7 @@
 
 | module             | holds                                                                                       |
 |--------------------|---------------------------------------------------------------------------------------------|
-| background         | asyncio tasks that no caller awaits; logs their failures and limits the time to stop them   |
+| background         | asyncio tasks that no caller awaits, and the base class of background loops                 |
 | delivery_scheduler | finds due deliveries to external endpoints, and limits how many run at once                 |
 | event_log          | the event log: one row per transition, numbered in commit order                             |
 | event_retention    | deletes old events, up to a position that a seal has attested                               |
