@@ -16,8 +16,9 @@ from quarterdeck.domain.fleets.model.commands import (
     RegisterMemberResult,
     SetMemberPane,
 )
-from quarterdeck.domain.fleets.model.filters import InboxFilter
+from quarterdeck.domain.fleets.model.filters import FleetRequest, InboxFilter
 from quarterdeck.domain.fleets.model.rows import (
+    Member,
     MemberStatus,
     MessageState,
     MessageType,
@@ -25,11 +26,13 @@ from quarterdeck.domain.fleets.model.rows import (
     NoticeFailure,
     Placement,
 )
-from quarterdeck.domain.fleets.operations import message_reads
+from quarterdeck.domain.fleets.operations import fleet_reads, message_reads
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.domain.tasks.model.rows import State as TaskState
 from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.migrate import sqlite_path
+from quarterdeck.store.sql import BoundStatement
 from tests.support.agents import AgentHarness, agent_caller, user_caller
 from tests.support.builders import ZONE, admin
 from tests.support.counting_store import CountingStore, pages_touched, sqlite_steps
@@ -461,3 +464,30 @@ async def test_monitor_heartbeat_needs_the_owner_and_stores_who_was_pinged(fleet
         "select agent_id, last_ping_at from monitor_config where last_ping_at is not null"
     ) == [(ALICE, result.last_tick_at)]
     assert await problem_detail(fleet_harness.heartbeat(BOB, pid=7)) == "this process no longer monitors fleet 1"
+
+
+class _MembersReadBeforeBob(Transaction):
+    """A transaction that read the members before Bob registered, and all other rows afterwards."""
+
+    async def read(self, *statements: BoundStatement) -> list[list[Row]]:
+        results = await super().read(*statements)
+        return [
+            [row for row in rows if decode([row], Member)[0].agent_id != BOB]
+            if bound.statement.name == "members_of_fleets"
+            else rows
+            for bound, rows in zip(statements, results, strict=True)
+        ]
+
+
+async def test_monitor_omits_a_member_that_registers_during_the_read(fleet_harness: FleetHarness) -> None:
+    await create_fleet_with_members(fleet_harness)
+    request = FleetRequest(zone_id=ZONE, caller=admin(), fleet_id=1)
+
+    async def monitored_ids(transaction_type: type[Transaction]) -> set[int]:
+        monitor = await fleet_harness.runtime.engine.store.read(
+            lambda store_tx: fleet_reads.get_monitor(transaction_type(store_tx, wait_for_locks=False), request), [ZONE]
+        )
+        return {member.agent_id for member in monitor.members}
+
+    assert BOB in await monitored_ids(Transaction)
+    assert await monitored_ids(_MembersReadBeforeBob) == await monitored_ids(Transaction) - {BOB}
