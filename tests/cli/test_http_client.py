@@ -193,6 +193,16 @@ def test_silent_stream_raises_timed_out() -> None:
     assert caught.value.code == "stream_silent"
 
 
+def test_connection_with_an_unread_response_is_not_reused() -> None:
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n"
+    with run_scripted_server(page, http_response(200, {"id": "x"})) as server:
+        client = ApiClient(parse_address(server.url), "t", 5)
+        with pytest.raises(Lost, match="not an event stream"):
+            client.stream("/events", {}, {}, lambda _: None)
+        assert client.get("/x") == {"id": "x"}
+        assert server.connections == 2
+
+
 def test_line_break_in_a_header_is_refused() -> None:
     with run_scripted_server(http_response(200, {})) as server, pytest.raises(Invalid, match="nonprintable character"):
         ApiClient(parse_address(server.url), "token\r\nX-Evil: 1", 5).get("/")

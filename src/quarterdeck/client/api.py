@@ -85,6 +85,8 @@ class ApiClient:
         if response.status >= 300:
             raise problem_from_response(response)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            # The rest of the body may be unread, and the next response must not begin with it.
+            self.connection.close()
             raise Lost("garbled_answer", "The response is not an event stream. Is this a Quarterdeck server?")
         return chunks
 
