@@ -17,6 +17,7 @@ from msgspec.structs import fields
 from quarterdeck.app import App, build
 from quarterdeck.cli import click_parser
 from quarterdeck.cli.registry import MODULES, load_commands
+from quarterdeck.http.metrics import Metrics
 from quarterdeck.server_process import open_issuer
 from quarterdeck.settings import SECTIONS, SHARED_NAMES, load_settings
 from quarterdeck.store.sql import Statement
@@ -83,7 +84,9 @@ def test_leases(app: App) -> None:
 
 
 def test_metrics(app: App) -> None:
-    rendered = app.runtime.metrics.render().decode().splitlines()
+    metrics = app.runtime.metrics
+    assert isinstance(metrics, Metrics)
+    rendered = metrics.render().decode().splitlines()
     check("metrics.txt", lines(line for line in rendered if line.startswith("# ")))
 
 

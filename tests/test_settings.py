@@ -15,9 +15,9 @@ from quarterdeck.domain.coordination.model import (
 )
 from quarterdeck.domain.fleets.model.rows import CodingAgentConfig, FleetSettings
 from quarterdeck.domain.zones.model import CEILINGS, Limits
-from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.engine.settings import EngineSettings, SettingsError
 from quarterdeck.http.auth import AuthSettings
-from quarterdeck.settings import FILE_NAME, SECTIONS, SHARED_NAMES, Settings, SettingsError, load_settings, mask
+from quarterdeck.settings import FILE_NAME, SECTIONS, SHARED_NAMES, Settings, load_settings, mask
 
 EXAMPLES = {
     "host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),

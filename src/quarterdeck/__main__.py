@@ -26,8 +26,9 @@ import msgspec
 from quarterdeck.client.data_dir import resolve_data_dir
 from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import EXIT_FAILED, Problem
+from quarterdeck.engine.settings import SettingsError
 from quarterdeck.http.auth import KeyFileError
-from quarterdeck.settings import Settings, SettingsError, environment, load_settings, mask
+from quarterdeck.settings import Settings, environment, load_settings, mask
 from quarterdeck.store.interface import StoreError
 
 EXIT_INTERRUPTED = 130

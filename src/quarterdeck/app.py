@@ -6,59 +6,64 @@ import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from quarterdeck import __version__
-from quarterdeck.core.caller import METRICS, Caller
+from quarterdeck.client import data_dir
+from quarterdeck.core.caller import METRICS, Caller, Role
+from quarterdeck.core.webhook_signing import secret_deriver
+from quarterdeck.domain.agents.component import Agents, RoleAssignments
+from quarterdeck.domain.agents.model import AgentTokenClaims, MintAgentToken
 from quarterdeck.domain.agents.rules import AGENT_STATES
 from quarterdeck.domain.api_keys import operations as api_keys
+from quarterdeck.domain.api_keys.component import ApiKeys
+from quarterdeck.domain.coordination.component import Coordination, CoordinationDeps, launcher_names
 from quarterdeck.domain.delegations import operations as delegations
+from quarterdeck.domain.delegations.component import Delegations
 from quarterdeck.domain.delegations.rules import DELEGATION_STATES
+from quarterdeck.domain.fleets.component import Fleets
 from quarterdeck.domain.invocations import operations as invocations
+from quarterdeck.domain.invocations.component import Invocations
 from quarterdeck.domain.invocations.rules import INVOCATION_STATES
 from quarterdeck.domain.services import operations as services
+from quarterdeck.domain.services.component import Services
 from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.sessions.component import Sessions
 from quarterdeck.domain.sessions.rules import SESSION_STATES
 from quarterdeck.domain.tasks import operations as tasks
+from quarterdeck.domain.tasks.component import TaskDetails, Tasks
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.tasks.operations import persist
 from quarterdeck.domain.tasks.rules.states import TASK_STATES
 from quarterdeck.domain.webhooks import operations as webhooks
+from quarterdeck.domain.webhooks.component import Webhooks
 from quarterdeck.domain.webhooks.rules import DELIVERY_STATES
+from quarterdeck.domain.zones.component import Zones
 from quarterdeck.engine.event_retention import EventRetention
 from quarterdeck.engine.event_tailer import EventTailer
 from quarterdeck.engine.leases import Lease
 from quarterdeck.engine.log_sealer import LogSealer
+from quarterdeck.engine.runtime import Component, Runtime, Startable, build_runtime
 from quarterdeck.engine.secrets import FieldCipher
-from quarterdeck.engine.settings import LogSettings
+from quarterdeck.engine.settings import LogSettings, SettingsError
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.transaction import TransactionListener
+from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.http import event_routes, event_stream, system_routes
-from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
+from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
 from quarterdeck.http.dispatcher import Dispatcher
 from quarterdeck.http.event_routes import EventHandlers
 from quarterdeck.http.event_stream import EventStreams
 from quarterdeck.http.json_logging import LineWriter
+from quarterdeck.http.metrics import Metrics
+from quarterdeck.http.secret_component import build_secrets, open_cipher
+from quarterdeck.http.sink_component import RedisWriters, SinkInputs, build_sinks, open_redis
 from quarterdeck.http.stream_limits import OpenStreams, StreamSettings
 from quarterdeck.http.system_routes import CheckBearer, ServerInfoHandlers, SystemHandlers
-from quarterdeck.runtime import Component, Runtime, Startable, build_runtime
-from quarterdeck.settings import Settings, SettingsError
+from quarterdeck.http.timeline_stream import TimelineStreams
+from quarterdeck.settings import Settings, environment
+from quarterdeck.store.factory import create_wakeup_transport, open_stores
 from quarterdeck.store.interface import StoreError
-from quarterdeck.wiring.agents import build_agent_check, build_agent_liveness, build_agents, build_role_assignments
-from quarterdeck.wiring.coordination import CoordinationDeps, build_coordination, launcher_names
-from quarterdeck.wiring.fleets import build_fleets
-from quarterdeck.wiring.invocations import build_invocations
-from quarterdeck.wiring.redis import RedisWriters, SinkInputs, build_sinks, open_redis
-from quarterdeck.wiring.secrets import build_secret_routes, open_cipher
-from quarterdeck.wiring.sessions import (
-    build_api_keys,
-    build_cascades,
-    build_delegations,
-    build_services,
-    build_zones_and_sessions,
-    push_secret_deriver,
-)
-from quarterdeck.wiring.tasks import build_task_details, build_tasks
-from quarterdeck.wiring.webhooks import build_webhooks, webhook_secret_deriver
 
 log = logging.getLogger("quarterdeck.app")
 STATE_MACHINES = (SESSION_STATES, DELEGATION_STATES, INVOCATION_STATES, AGENT_STATES, TASK_STATES, DELIVERY_STATES)
@@ -127,6 +132,22 @@ class App:
             log.warning("leases were not released and will expire: %r", error)
 
 
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """What components get from the process besides the runtime."""
+
+    settings: Settings
+    issuer: LocalIssuer
+    authenticator: Authenticator
+    cipher: FieldCipher
+    event_streams: EventStreams
+    redis: RedisWriters | None
+    is_server: bool
+    """Otherwise the process is the sweeper daemon, which delivers, pushes and coordinates nothing."""
+    url: str | None
+    """The server's URL on its own machine."""
+
+
 async def build(
     settings: Settings,
     issuer: LocalIssuer,
@@ -143,62 +164,124 @@ async def build(
         authenticator = Authenticator(settings.section(AuthSettings), issuer)
     except ValueError as error:  # the issuer's URL is not usable
         raise SettingsError(str(error)) from error
-    is_server = paths is None  # otherwise this is the sweeper daemon
-    redis = open_redis(settings)
-    runtime = await build_runtime(settings, transaction_listeners(settings.section(TaskSettings)))
-    cipher = await _open_cipher_or_close(runtime, issuer, create_key=is_server)
-
-    async def check_bearer(caller: Caller) -> None:
-        if bearer := caller.bearer:
-            await runtime.engine.read(lambda tx: sessions.require_bearer(tx, bearer), zones=[bearer.zone_id])
-
-    event_streams = build_event_streams(runtime)
-    system_handlers = SystemHandlers(runtime.stores[0], runtime.metrics, issuer.jwks(), __version__, check_bearer)
-    terminator, cascades = build_cascades(runtime)
-    liveness = build_agent_liveness(runtime)
-    task_parts = build_tasks(runtime, cipher)
-    coordination_deps = CoordinationDeps(issuer, cipher, task_parts, liveness, url, redis.keys if redis else None)
-    # Only servers deliver webhooks and pushes and run the coordinator; the sweeper daemon does not.
-    webhook_component, fanout_loop = await build_webhooks(
-        runtime, webhook_secret_deriver(issuer), with_delivery=is_server
+    redis, metrics, is_server = open_redis(settings), Metrics(), paths is None
+    runtime = build_runtime(
+        settings,
+        await open_stores(settings.database_url, settings.server.db_pool_max, settings.clock),
+        Wakeups(create_wakeup_transport(settings.database_url)),
+        metrics,
+        transaction_listeners(settings.section(TaskSettings)),
     )
-    components = [
-        await build_zones_and_sessions(runtime, cascades, check_bearer),
-        build_api_keys(runtime, authenticator),
-        build_role_assignments(runtime),
-        build_agents(runtime, issuer, launcher_names(runtime), task_parts.heartbeat_port, liveness),
-        build_services(runtime, push_secret_deriver(issuer)),
-        build_delegations(runtime, terminator, cascades),
-        build_invocations(runtime, push_secret_deriver(issuer) if is_server else None),
-        task_parts.component,
-        build_task_details(runtime, cipher),
-        build_coordination(runtime, coordination_deps, runs_coordinator=is_server),
-        build_fleets(runtime, issuer, event_streams),
-        webhook_component,
-        build_event_log(runtime, issuer, event_streams),
-        await build_sink_component(runtime, redis, check_bearer, SinkInputs([fanout_loop], liveness.heartbeats)),
-        # Components with encrypted columns list them here, so that a key rotation re-encrypts them.
-        Component(build_secret_routes(runtime, cipher, [persist.SECRET_COLUMNS], check_bearer)),
-        build_server_info(runtime, check_bearer),
-        Component(system_routes.routes(system_handlers, None if settings.server.host in LOOPBACK else METRICS)),
-    ]
+    cipher = await _open_cipher_or_close(runtime, issuer, settings.secret_keys_path, create_key=is_server)
+    event_streams = build_event_streams(runtime)
+    context = ServerContext(settings, issuer, authenticator, cipher, event_streams, redis, is_server, url)
+    components, check_agent = await build_components(runtime, context)
+    system_handlers = SystemHandlers(runtime.stores[0], metrics, issuer.jwks(), __version__, bearer_check(runtime))
+    metrics_scope = None if settings.server.host in LOOPBACK else METRICS
+    components.append(Component(system_routes.routes(system_handlers, metrics_scope)))
     route_table = [
         route for component in components for route in component.routes if paths is None or route.path in paths
     ]
-    dispatcher = Dispatcher(route_table, authenticator, runtime.metrics, request_log, event_streams.open_streams)
-    dispatcher.check_agent = build_agent_check(runtime)
+    dispatcher = Dispatcher(route_table, authenticator, metrics, request_log, event_streams.open_streams)
+    dispatcher.check_agent = check_agent
     dispatcher.on_drain += [callback for component in components for callback in component.on_drain]
     system_handlers.set_routes(route_table, lambda: dispatcher.is_draining)
     register_metrics(runtime, request_log)
-    sweeps = SweepRunner([sweep for component in components for sweep in component.sweeps], runtime.metrics)
+    sweeps = SweepRunner([sweep for component in components for sweep in component.sweeps], metrics)
     leases = [lease for component in components for lease in component.leases]
     startables = [startable for component in components for startable in component.startables]
     return App(runtime, sweeps, leases, startables, dispatcher, authenticator, event_streams)
 
 
-async def _open_cipher_or_close(runtime: Runtime, issuer: LocalIssuer, *, create_key: bool) -> FieldCipher:
+async def build_components(runtime: Runtime, context: ServerContext) -> tuple[list[Component], CheckBearer]:
+    """Build all components, each after those that it uses. Also return the check of agents' tokens."""
+    issuer, cipher, is_server = context.issuer, context.cipher, context.is_server
+    check_bearer = bearer_check(runtime)
+    scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
+    mint_token = agent_token_minter(issuer, scopes)
+    push_secrets = secret_deriver(issuer.derive_secret("push secrets"))
+    open_timeline = TimelineStreams(context.event_streams).open
+    redis_keys = context.redis.keys if context.redis else None
+
+    zone_part = Zones(runtime, sessions.with_bearer_check, check_bearer)
+    session_part = Sessions(runtime)
+    key_part = ApiKeys(runtime, scopes)
+    context.authenticator.set_api_key_lookup(key_part.authenticate_lane.submit)
+    agent_part = Agents(runtime, mint_token, launcher_names(runtime.settings))
+    task_part = Tasks(runtime, cipher, agent_part)
+    coordination_deps = CoordinationDeps(
+        agent_part, task_part, cipher, mint_token, environment(), context.url, redis_keys
+    )
+    webhook_secrets = secret_deriver(issuer.derive_secret("webhook secrets"))
+    webhook_part = Webhooks(runtime, webhook_secrets, with_delivery=is_server)
+    sink_inputs = SinkInputs([webhook_part.fanout_loop], agent_part.heartbeats)
+    await zone_part.create_default_zone()
+    await webhook_part.fanout.create_sink()
+    components = [
+        zone_part.component,
+        session_part.component,
+        key_part.component,
+        RoleAssignments(runtime).component,
+        agent_part.component,
+        Services(runtime, push_secrets, invocations.find_unreferenced_services).component,
+        Delegations(runtime, session_part).component,
+        Invocations(runtime, push_secrets if is_server else None).component,
+        task_part.component,
+        TaskDetails(runtime, cipher).component,
+        Coordination(runtime, coordination_deps, runs_coordinator=is_server).component,
+        Fleets(runtime, mint_token, open_timeline, member_environment(context.settings)).component,
+        webhook_part.component,
+        build_event_log(runtime, issuer, context.event_streams),
+        await build_sinks(runtime, context.redis, check_bearer, sink_inputs),
+        # Components with encrypted columns list them here, so that a key rotation re-encrypts them.
+        build_secrets(runtime, cipher, [persist.SECRET_COLUMNS], check_bearer),
+        build_server_info(runtime, check_bearer),
+    ]
+    return components, agent_part.check_caller
+
+
+def bearer_check(runtime: Runtime) -> CheckBearer:
+    """Return the check that the caller's session is live, for routes that run no operation of their own."""
+
+    async def check(caller: Caller) -> None:
+        if bearer := caller.bearer:
+            await runtime.engine.read(lambda tx: sessions.require_bearer(tx, bearer), zones=[bearer.zone_id])
+
+    return check
+
+
+def agent_token_minter(issuer: LocalIssuer, scopes: tuple[str, ...]) -> MintAgentToken:
+    """Return the function that issues tokens of agents."""
+
+    def mint(claims: AgentTokenClaims) -> str:
+        grant = Grant(
+            zone_id=claims.zone_id,
+            client_id=claims.client_id,
+            subject=f"agent:{claims.agent_id}",
+            scopes=scopes,
+            agent_id=claims.agent_id,
+            role=Role.AGENT,
+            attempt=claims.attempt,
+            agent_since=claims.registered_at,
+        )
+        return issuer.mint(grant, claims.ttl_seconds)
+
+    return mint
+
+
+def member_environment(settings: Settings) -> dict[str, str]:
+    """The variable by which a member of a fleet finds the server.
+
+    It names the Unix socket, whose path depends only on the data directory and stays valid when the server restarts.
+    """
+    return {"QD_URL": f"unix:{data_dir.socket_path(data_dir.DataDir(str(settings.data)), environment())}"}
+
+
+async def _open_cipher_or_close(
+    runtime: Runtime, issuer: LocalIssuer, key_file: Path, *, create_key: bool
+) -> FieldCipher:
     try:
-        return await open_cipher(runtime, issuer, create_key=create_key)
+        return await open_cipher(runtime, issuer, key_file, create_key=create_key)
     except BaseException:
         # A process that fails to start must not leave connections open.
         for store in {*runtime.stores}:
@@ -220,13 +303,6 @@ def build_event_log(runtime: Runtime, issuer: LocalIssuer, event_streams: EventS
         [sealer.sweep(), retention.sweep()],
         [sealer.lease, retention.lease],
     )
-
-
-async def build_sink_component(
-    runtime: Runtime, writers: RedisWriters | None, check_bearer: CheckBearer, inputs: SinkInputs
-) -> Component:
-    sinks = await build_sinks(runtime, writers, check_bearer, inputs)
-    return Component(sinks.routes, sinks.sweeps, sinks.leases, sinks.startables)
 
 
 def build_event_streams(runtime: Runtime) -> EventStreams:

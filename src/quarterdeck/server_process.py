@@ -18,13 +18,14 @@ from quarterdeck import __version__
 from quarterdeck.app import build
 from quarterdeck.client import data_dir
 from quarterdeck.core.clock import DAY, iso, system_now
+from quarterdeck.engine.settings import SettingsError
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
 from quarterdeck.http import json_logging, server
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
 from quarterdeck.http.connection import Connections
 from quarterdeck.http.dispatcher import Dispatcher
 from quarterdeck.http.stream_limits import StreamSettings
-from quarterdeck.settings import Settings, SettingsError, environment, mask
+from quarterdeck.settings import Settings, environment, mask
 from quarterdeck.store import migrate
 
 LOCK_TRIES = 5

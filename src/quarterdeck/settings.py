@@ -17,13 +17,13 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import FieldInfo, fields
 
 from quarterdeck.core.clock import Millis, system_now
+from quarterdeck.core.redaction import mask_passwords
 from quarterdeck.domain.coordination.model import CoordinationSettings
 from quarterdeck.domain.delegations.model import DelegationSettings
 from quarterdeck.domain.fleets.model.rows import FleetSettings
@@ -34,32 +34,12 @@ from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.webhooks.model import WebhookSettings
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.secrets.keyring import SecretSettings
-from quarterdeck.engine.settings import EngineSettings, LogSettings, SinkSettings
+from quarterdeck.engine.settings import EngineSettings, LogSettings, ServerSettings, SettingsError, SinkSettings
 from quarterdeck.http.auth.model import AuthSettings
 from quarterdeck.http.stream_limits import StreamSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
 FILE_NAME = "quarterdeck.toml"
-
-
-LogLevel = Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"]
-
-
-class ServerSettings(msgspec.Struct, frozen=True):
-    host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 picks a free port")] = 4000
-    database_url: Annotated[str, Meta(description="postgresql://… or sqlite:///FILE")] | None = None
-    db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="maximum PostgreSQL connections for requests")] = 20
-    signing_key: Annotated[str, Meta(description="key file of the local issuer; replicas share it")] | None = None
-    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="maximum time to drain on shutdown")] = 15_000
-    request_timeout_ms: Annotated[int, Meta(ge=10, le=600_000, description="maximum time to receive a request")] = (
-        30_000
-    )
-    connections_max: Annotated[int, Meta(ge=1, le=1_000_000, description="maximum open connections")] = 10_000
-    log_level: Annotated[LogLevel, Meta(description="least severe level that is logged")] = "info"
-    sweeps: Annotated[
-        bool, Meta(description="whether this server runs the sweeps; if false, run `qd sweep` on its database")
-    ] = True
 
 
 SECTIONS: tuple[type[msgspec.Struct], ...] = (
@@ -113,10 +93,6 @@ NOT_SETTINGS = re.compile(
 QD_DATABASE_URL would match QD_DATA."""
 
 
-class SettingsError(Exception):
-    """A setting is invalid, or the server cannot start with it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A value and its source."""
@@ -139,6 +115,10 @@ class Settings:
 
     def section(self, section_type: type[S]) -> S:
         return section_type(**{field.name: self.values[field.name].value for field in fields(section_type)})
+
+    def source(self, name: str) -> str:
+        """Where the value of a setting comes from: a flag, a variable, the file, or `default`."""
+        return self.values[name].source
 
     @property
     def server(self) -> ServerSettings:
@@ -193,15 +173,8 @@ def environment() -> Mapping[str, str]:
 
 
 def mask(text: str, name: str = "") -> str:
-    """Mask the passwords of a URL wherever PostgreSQL accepts one. Mask the value of a secret (`name`) entirely."""
-    if name in SECRETS:
-        return "***"
-    text = re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text)
-    scheme, separator, rest = text.partition("://")
-    user, at, host = rest.rpartition("@")
-    if not separator or not at or ":" not in user:
-        return text
-    return f"{scheme}://{user.split(':')[0]}:***@{host}"
+    """Mask the passwords of a URL. Mask the value of a secret (`name`) entirely."""
+    return "***" if name in SECRETS else mask_passwords(text)
 
 
 def _read_file(path: Path) -> dict[str, object]:

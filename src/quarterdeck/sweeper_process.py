@@ -23,11 +23,12 @@ import uvloop
 
 from quarterdeck.app import App, build
 from quarterdeck.core.errors import EXIT_FAILED, NotFound
+from quarterdeck.engine.settings import SettingsError
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.http import json_logging, server
 from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.server_process import build_http_server, check_schema, open_issuer, print_database
-from quarterdeck.settings import Settings, SettingsError
+from quarterdeck.settings import Settings
 from quarterdeck.store import migrate
 
 log = logging.getLogger("quarterdeck.sweeper_process")

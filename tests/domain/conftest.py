@@ -20,6 +20,6 @@ async def runtime(engine_url: str) -> AsyncIterator[RuntimeHarness]:
 @pytest.fixture
 async def service_harness(runtime: RuntimeHarness) -> AsyncIterator[ServiceHarness]:
     await runtime.put_zone(OTHER_ZONE)
-    harness = ServiceHarness(runtime.store)
+    harness = ServiceHarness(runtime)
     yield harness
     await harness.lanes.drain()

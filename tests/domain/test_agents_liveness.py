@@ -8,10 +8,10 @@ from collections.abc import Awaitable
 import pytest
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.heartbeat_port import ReportedProgress, ReportedTasks, TaskFeedback
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Pause, Progress, Warn
+from quarterdeck.domain.tasks.model.heartbeat_types import HeartbeatWarning, ReportedTasks, TaskFeedback
 from quarterdeck.domain.tasks.model.rows import ClaimedTask, State, Task
 from quarterdeck.domain.tasks.operations.claim_wakeups import ClaimWakeups
 from quarterdeck.domain.tasks.operations.heartbeat_feedback import LOST_AFTER_MS
@@ -21,7 +21,6 @@ from tests.support.agents import AgentHarness
 from tests.support.builders import ZONE, admin
 from tests.support.eventually import eventually
 from tests.support.runtime import RuntimeHarness
-from tests.support.secret_rotation import NEW_KEY, cipher_of
 from tests.support.structs import build_struct
 from tests.support.tasks import TaskHarness
 
@@ -216,7 +215,7 @@ async def _check_claims(harness: TaskHarness) -> None:
 
 
 def feedback_of(harness: TaskHarness) -> tasks.HeartbeatFeedback:
-    return tasks.HeartbeatFeedback(harness.runtime.engine, harness.runtime.task_lane.submit, cipher_of(NEW_KEY))
+    return harness.runtime.tasks.heartbeat_feedback
 
 
 async def build_feedback(
@@ -301,18 +300,23 @@ async def test_feedback_warns_of_every_overdue_task_until_it_reports_progress(
 # -- reported progress -------------------------------------------------------------------------------------------
 
 
-def progress_report(task: Task, **fields: object) -> ReportedProgress:
+def progress_report(task: Task, **fields: object) -> Progress:
     defaults: dict[str, object] = {
         "zone_id": ZONE,
-        "agent_id": "a",
         "caller": admin(),
-        "task_id": task.id,
+        "id": task.id,
         "attempt_token": task.attempt_token,
-        "progress_percent": 50,
-        "current_step": None,
-        "checkpoint_data": None,
+        "percent": 50,
+        "step": None,
+        "checkpoint": None,
     }
-    return build_struct(ReportedProgress, **(defaults | fields))
+    return build_struct(Progress, **(defaults | fields))
+
+
+async def report_progress(harness: TaskHarness, report: Progress, agent_id: str = "a") -> HeartbeatWarning | None:
+    """Check a report and save it, as a heartbeat does."""
+    task = await feedback_of(harness).check_progress(report, admin())
+    return await feedback_of(harness).save_progress(report, task, agent_id)
 
 
 async def test_heartbeat_without_progress_does_not_change_the_task(
@@ -320,12 +324,12 @@ async def test_heartbeat_without_progress_does_not_change_the_task(
 ) -> None:
     [task] = await claim_tasks(task_harness, 1)
     before = (await task_harness.read(task.id)).task
-    apply_report = await feedback_of(task_harness).check_report(progress_report(task, progress_percent=None))
-    assert await apply_report() is None
+    assert await report_progress(task_harness, progress_report(task, percent=None)) is None
     assert (await task_harness.read(task.id)).task == before
-    apply_report = await feedback_of(task_harness).check_report(progress_report(task))
+    feedback, report = feedback_of(task_harness), progress_report(task)
+    checked = await feedback.check_progress(report, admin())
     assert (await task_harness.read(task.id)).task == before, "checking a report changes nothing"
-    assert await apply_report() is None
+    assert await feedback.save_progress(report, checked, "a") is None
     assert (await task_harness.read(task.id)).task.progress_percent == 50
 
 
@@ -333,14 +337,14 @@ async def test_heartbeat_warns_when_its_attempt_ended_meanwhile(
     agent_harness: AgentHarness, task_harness: TaskHarness
 ) -> None:
     [task] = await claim_tasks(task_harness, 1)
-    apply_report = await feedback_of(task_harness).check_report(progress_report(task))
+    feedback, report = feedback_of(task_harness), progress_report(task)
+    checked = await feedback.check_progress(report, admin())
     await task_harness.submit(Cancel(zone_id=ZONE, caller=task_harness.caller, id=task.id, reason="obsolete"))
-    warning = await apply_report()
+    warning = await feedback.save_progress(report, checked, "a")
     assert warning is not None
     assert (warning.code, warning.task_id) == ("stale_attempt", task.id)
     assert "canceled (obsolete)" in warning.detail
-    late = await (await feedback_of(task_harness).check_report(progress_report(task)))()
-    assert late == warning
+    assert await report_progress(task_harness, report) == warning
 
 
 async def test_heartbeat_cannot_report_progress_of_another_agents_task(
@@ -348,14 +352,9 @@ async def test_heartbeat_cannot_report_progress_of_another_agents_task(
 ) -> None:
     [task] = await claim_tasks(task_harness, 1)
     before = (await task_harness.read(task.id)).task
-    assert (
-        await problem_code(feedback_of(task_harness).check_report(progress_report(task, attempt_token="older")))
-        == "stale_attempt"
-    )
-    warning = await (await feedback_of(task_harness).check_report(progress_report(task, agent_id="b")))()
+    check_progress = feedback_of(task_harness).check_progress
+    assert await problem_code(check_progress(progress_report(task, attempt_token="older"), admin())) == "stale_attempt"
+    warning = await report_progress(task_harness, progress_report(task), agent_id="b")
     assert warning is not None and warning.code == "stale_attempt"
-    assert (
-        await problem_code(feedback_of(task_harness).check_report(progress_report(task, task_id="missing")))
-        == "task_not_found"
-    )
+    assert await problem_code(check_progress(progress_report(task, id="missing"), admin())) == "task_not_found"
     assert (await task_harness.read(task.id)).task == before

@@ -16,18 +16,15 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.errors import LimitReached, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.api_keys import operations as keys
+from quarterdeck.domain.api_keys.component import ApiKeys
 from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyFilter, RevokeKey
 from quarterdeck.domain.api_keys.queries import Q
 from quarterdeck.domain.sessions.model import StopZone
-from quarterdeck.domain.sessions.operations import Terminator
-from quarterdeck.engine.lanes import Lanes, zones_of
-from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.transaction import Engine
-from quarterdeck.store.interface import Store
+from quarterdeck.engine.lanes import zones_of
 from tests.support.builders import APP, ZONE, admin
 from tests.support.query_plans import Planner, RecordingStore
 from tests.support.rounds import ROUNDS
-from tests.support.runtime import RuntimeHarness, open_runtime, open_store, result_names
+from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime, open_store, result_names
 
 SECRET = b"s" * 32
 OTHER_ZONE = "other.zone"
@@ -46,15 +43,13 @@ class CreatedKey:
 
 
 class KeyHarness:
-    """The API key lanes, assembled as in `app.py`."""
+    """The API keys of one process."""
 
-    def __init__(self, store: Store) -> None:
-        self.engine = Engine(store, (keys.on_zone_ended,))
-        self.lanes = Lanes(self.engine, EngineSettings())
-        self.create_lane = self.lanes.add_write_lane("key-create", keys.create_keys)
-        self.revoke_lane = self.lanes.add_write_lane("key-revoke", keys.revoke_keys)
-        self.authenticate_lane = self.lanes.add_read_lane("key-find", keys.authenticate_keys)
-        self.stop_lane = self.lanes.add_write_lane("zone-stop", Terminator(1_000).stop_zones)
+    def __init__(self, runtime: RuntimeHarness) -> None:
+        self.engine, self.lanes = runtime.engine, runtime.lanes
+        parts = ApiKeys(runtime.shared, ("agent:lifecycle",))
+        self.create_lane, self.revoke_lane = parts.create_lane, parts.revoke_lane
+        self.authenticate_lane, self.stop_lane = parts.authenticate_lane, runtime.stop_zone_lane
 
     def create_command(self, zone_id: str = ZONE, **fields: object) -> tuple[CreateKey, str]:
         key_id = new_id()
@@ -95,7 +90,7 @@ class KeyHarness:
 @pytest.fixture
 async def key_harness(runtime: RuntimeHarness) -> AsyncIterator[KeyHarness]:
     await runtime.put_zone(OTHER_ZONE)
-    harness = KeyHarness(runtime.store)
+    harness = KeyHarness(runtime)
     yield harness
     await harness.lanes.drain()
 
@@ -104,7 +99,7 @@ async def key_harness(runtime: RuntimeHarness) -> AsyncIterator[KeyHarness]:
 async def replicas(url: str) -> AsyncIterator[tuple[RuntimeHarness, list[KeyHarness]]]:
     async with open_runtime(url) as first, open_runtime(url) as second:
         await first.put_zone()
-        harnesses = [KeyHarness(first.store), KeyHarness(second.store)]
+        harnesses = [KeyHarness(first), KeyHarness(second)]
         yield first, harnesses
         for harness in harnesses:
             await harness.lanes.drain()
@@ -413,7 +408,7 @@ async def test_query_plans_do_not_degrade_with_many_ended_keys(postgres_url: str
         await runtime.put_zone()
         await runtime.put_zone(OTHER_ZONE)
         store = RecordingStore(await open_store(postgres_url))
-        harness = KeyHarness(store)
+        harness = KeyHarness(RuntimeHarness(postgres_url, (store, store), RuntimeOptions()))
         created = await harness.create()
         await harness.authenticate_lane.submit(created.parsed)
         await harness.list_keys(KeyFilter(ZONE, 10))

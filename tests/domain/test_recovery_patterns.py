@@ -10,6 +10,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.coordination import coordinator as coordinators
+from quarterdeck.domain.coordination.component import ALARM_SECONDS, RETRY
 from quarterdeck.domain.tasks.model.commands import Assign, Progress, RecordLaunch
 from quarterdeck.domain.tasks.model.rows import State, Task
 from quarterdeck.domain.tasks.operations import load
@@ -17,7 +18,6 @@ from quarterdeck.engine.leader_loop import LeaderLoop, LoopTiming
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import TransientError
-from quarterdeck.wiring.coordination import ALARM_SECONDS, RETRY
 from tests.support.builders import ZONE
 from tests.support.coordinator import CoordinatorHarness
 from tests.support.eventually import eventually

@@ -12,6 +12,7 @@ import pytest
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Bearer, Caller, Role
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
+from quarterdeck.domain.agents.component import RoleAssignments
 from quarterdeck.domain.agents.operations import role_assignments as operations
 from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
 from quarterdeck.domain.zones.model import (
@@ -22,7 +23,7 @@ from quarterdeck.domain.zones.model import (
     RoleAssignmentFilter,
     ShowRoleAssignment,
 )
-from quarterdeck.engine.lanes import Busy, Lane
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from tests.support.builders import ZONE
 from tests.support.runtime import RuntimeHarness, SqlValue, open_runtime, result_names
@@ -56,9 +57,7 @@ class ZoneCommand(msgspec.Struct, frozen=True):
 class RoleHarness:
     def __init__(self, runtime: RuntimeHarness) -> None:
         self.runtime = runtime
-        self.lane: Lane[ChangeRole, RoleAssignmentChange] = runtime.lanes.add_write_lane(
-            "member", operations.change_roles
-        )
+        self.lane = RoleAssignments(runtime.shared).lane
 
     async def put(self, subject: str, role: Role | None, by: Caller = OWNER) -> RoleAssignmentChange:
         return await self.lane.submit(ChangeRole(ZONE, subject, role, by))

@@ -28,7 +28,7 @@ from quarterdeck.store.sql import BoundStatement
 from tests.support.builders import APP, ZONE, caller
 from tests.support.query_plans import Planner, RecordingStore
 from tests.support.rounds import ROUNDS
-from tests.support.runtime import RuntimeHarness, open_runtime, open_store, result_names
+from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime, open_store, result_names
 from tests.support.services import (
     ENDPOINT_URL,
     OTHER_ZONE,
@@ -144,7 +144,7 @@ async def test_refused_registration_does_not_affect_others_in_its_batch(
 
 
 async def test_private_push_endpoint_is_accepted_where_allowed(runtime: RuntimeHarness) -> None:
-    service_harness = ServiceHarness(runtime.store, private_allowed=True)
+    service_harness = ServiceHarness(runtime, private_allowed=True)
     service = await service_harness.register_service(endpoint_url="http://127.0.0.1:9/", update=PUSH)
     assert service.delivery is DeliveryMode.PUSH
     await service_harness.lanes.drain()
@@ -457,7 +457,7 @@ async def test_statements_do_not_scan_or_read_more_pages_as_the_tables_grow(post
     async with open_runtime(postgres_url) as runtime:
         await runtime.put_zone()
         store = RecordingStore(await open_store(postgres_url))
-        service_harness = ServiceHarness(store)
+        service_harness = ServiceHarness(RuntimeHarness(postgres_url, (store, store), RuntimeOptions()))
         await run_every_statement(runtime, service_harness)
         statements = {statement.name: store.statements[statement.name] for statement in Q}
         add_repeatable_inserts(statements)

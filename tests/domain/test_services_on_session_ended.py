@@ -151,7 +151,7 @@ async def test_expired_registrant_stops_counting_before_any_sweep(
 
 
 async def test_marked_registrant_stops_counting_before_its_termination(runtime: RuntimeHarness) -> None:
-    service_harness = ServiceHarness(runtime.store, chunk=2)
+    service_harness = ServiceHarness(runtime, chunk=2)
     tree = await runtime.spawn_tree(4)
     service = await service_harness.register_service(tree[-1])
     result = await service_harness.terminate_lane.submit(Terminate(ZONE, tree[0].id, "closed", admin()))
@@ -167,7 +167,7 @@ async def test_marked_registrant_stops_counting_before_its_termination(runtime: 
 
 
 async def test_last_chunk_of_a_cascade_unregisters_a_shared_service_once(runtime: RuntimeHarness) -> None:
-    service_harness = ServiceHarness(runtime.store, chunk=2)
+    service_harness = ServiceHarness(runtime, chunk=2)
     tree = await runtime.spawn_tree(5)
     for session in tree:
         service = await service_harness.register_service(session)

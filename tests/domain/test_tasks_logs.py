@@ -20,29 +20,29 @@ from quarterdeck.engine.long_poll import Watcher
 from quarterdeck.engine.wakeups import Wakeups
 from tests.support.builders import ZONE
 from tests.support.eventually import eventually
-from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime
-from tests.support.secret_rotation import NEW_KEY, cipher_of
+from tests.support.runtime import RuntimeHarness, open_runtime
+from tests.support.secret_keys import NEW_KEY, cipher_of
 from tests.support.task_details import TaskDetailHarness
 from tests.support.tasks import TaskHarness
 
 
 @pytest.fixture
-async def wakeups() -> Wakeups:
-    return Wakeups()
+async def wakeups(runtime: RuntimeHarness) -> Wakeups:
+    return runtime.wakeups
 
 
 @pytest.fixture
-async def runtime(engine_url: str, wakeups: Wakeups) -> AsyncIterator[RuntimeHarness]:
-    async with open_runtime(engine_url, RuntimeOptions(after_commit=lambda events: wakeups.notify())) as runtime:
+async def runtime(engine_url: str) -> AsyncIterator[RuntimeHarness]:
+    async with open_runtime(engine_url) as runtime:
         await runtime.put_zone()
         yield runtime
 
 
 @pytest.fixture
-async def detail_harness(runtime: RuntimeHarness, wakeups: Wakeups) -> TaskDetailHarness:
+async def detail_harness(runtime: RuntimeHarness) -> TaskDetailHarness:
     task_harness = TaskHarness(runtime)
     await task_harness.register_agent()
-    return TaskDetailHarness(task_harness, wakeups)
+    return TaskDetailHarness(task_harness)
 
 
 async def start_task(detail_harness: TaskDetailHarness, task_id: str = "t") -> Task:

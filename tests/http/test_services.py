@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.wiring.sessions import push_secret_deriver
+from quarterdeck.core.webhook_signing import secret_deriver
 from tests.support.replicas import start_replica
 from tests.support.runtime import DirectDatabase
 from tests.support.server import Launch, Servers
@@ -239,7 +239,7 @@ async def test_replicas_that_share_a_signing_key_derive_the_same_secrets(servers
         path = services_path(zone, f"/{json_object(created)['id']}")
         rotated = await second_client.patch(path, json={"rotate_secret": True})
     for server in (first, second.server):
-        secrets = push_secret_deriver(server.issuer)
+        secrets = secret_deriver(server.issuer.derive_secret("push secrets"))
         derived = [secrets(zone.id, json_object(created)["id"], number) for number in (1, 2)]
         assert derived == [secret_of(created), secret_of(rotated)]
 

@@ -9,9 +9,9 @@ import pytest
 
 import quarterdeck
 from quarterdeck.embedded_server import Embedded, EmbeddedConfig
+from quarterdeck.engine.settings import SettingsError
 from quarterdeck.sdk import Attempt, TaskWorker
 from quarterdeck.sdk.errors import Forbidden, NotFound, TimedOut, Unauthenticated, Unreachable
-from quarterdeck.settings import SettingsError
 from tests.sdk.fake_servers import collect
 from tests.support.eventually import eventually
 

@@ -15,14 +15,16 @@ import pytest
 from quarterdeck.engine.secrets import Keyring, KeyringError, SecretKey, key_check, rotation as steps
 from quarterdeck.engine.secrets.field_encryption import key_ids_in
 from quarterdeck.engine.secrets.rotation import RotationStep, SecretRotation
+from quarterdeck.engine.settings import SettingsError
 from quarterdeck.engine.transaction import Engine, Transaction
-from quarterdeck.settings import SettingsError, load_settings
+from quarterdeck.http.secret_component import open_keyring
+from quarterdeck.settings import load_settings
 from quarterdeck.store.interface import ContentError
 from quarterdeck.store.sql import Statement, Statements, parse
-from quarterdeck.wiring.secrets import open_keyring
 from tests.support.builders import ZONE
 from tests.support.runtime import RuntimeHarness
-from tests.support.secret_rotation import NEW_KEY, OLD_KEY, cipher_of, insert_secret_tasks, rotation_of, stored_secrets
+from tests.support.secret_keys import NEW_KEY, OLD_KEY, cipher_of
+from tests.support.secret_rotation import insert_secret_tasks, rotation_of, stored_secrets
 
 SECOND_ZONE = "zone-2"
 T = TypeVar("T")
@@ -167,17 +169,19 @@ async def test_undecryptable_secrets_are_kept_and_counted(runtime: RuntimeHarnes
 def test_first_start_creates_a_key_file_with_mode_600(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, {}, {})
     with pytest.raises(SettingsError, match="no key for secrets"):
-        open_keyring(settings, create_key=False)
-    first = open_keyring(settings, create_key=True)
+        open_keyring(settings, settings.secret_keys_path, create_key=False)
+    first = open_keyring(settings, settings.secret_keys_path, create_key=True)
     assert stat.S_IMODE(settings.secret_keys_path.stat().st_mode) == 0o600
-    assert open_keyring(settings, create_key=True).key_ids == first.key_ids
-    assert open_keyring(settings, create_key=False).key_ids == first.key_ids
+    assert open_keyring(settings, settings.secret_keys_path, create_key=True).key_ids == first.key_ids
+    assert open_keyring(settings, settings.secret_keys_path, create_key=False).key_ids == first.key_ids
 
 
 def test_concurrent_first_starts_share_one_key(tmp_path: Path) -> None:
     async def open_concurrently() -> set[tuple[str, ...]]:
         settings = load_settings(tmp_path, {}, {})
-        keyrings = [asyncio.to_thread(open_keyring, settings, create_key=True) for _ in range(8)]
+        keyrings = [
+            asyncio.to_thread(open_keyring, settings, settings.secret_keys_path, create_key=True) for _ in range(8)
+        ]
         return {keyring.key_ids for keyring in await asyncio.gather(*keyrings)}
 
     assert len(asyncio.run(open_concurrently())) == 1
@@ -185,7 +189,7 @@ def test_concurrent_first_starts_share_one_key(tmp_path: Path) -> None:
 
 def test_configured_keys_are_used_and_no_key_file_is_created(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, {}, {"QD_SECRET_KEYS": f"{NEW_KEY.to_text()},{OLD_KEY.to_text()}"})
-    assert open_keyring(settings, create_key=True).key_ids == ("new", "old")
+    assert open_keyring(settings, settings.secret_keys_path, create_key=True).key_ids == ("new", "old")
     assert not settings.secret_keys_path.exists()
     assert settings.values["secret_keys"].display_value() == "***"
 
@@ -198,7 +202,7 @@ def test_error_for_an_invalid_key_file_names_the_file_without_its_content(
     settings.secret_keys_path.write_bytes(content)
     settings.secret_keys_path.chmod(mode)
     with pytest.raises(SettingsError, match="secret-keys") as refused:
-        open_keyring(settings, create_key=True)
+        open_keyring(settings, settings.secret_keys_path, create_key=True)
     assert "canary" not in str(refused.value)
 
 

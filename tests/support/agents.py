@@ -33,10 +33,9 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.transaction import Transaction
 from tests.support.builders import APP, NOW, ZONE, admin
-from tests.support.runtime import RuntimeHarness
+from tests.support.runtime import LAUNCHER_NAMES as LAUNCHER_NAMES, RuntimeHarness
 from tests.support.structs import build_struct
 
-LAUNCHER_NAMES = ("gateway", "local")
 AGENT_ID = "a"
 
 
@@ -91,13 +90,18 @@ class AgentHarness:
 
     def __init__(self, runtime: RuntimeHarness) -> None:
         self.runtime = runtime
-        registrar, self.heartbeat_recorder = agents.Registrar(LAUNCHER_NAMES), agents.HeartbeatRecorder()
-        self.register_lane = runtime.lanes.add_write_lane("agent-register", registrar.register)
-        self.heartbeat_lane = runtime.lanes.add_write_lane("agent-heartbeat", self.heartbeat_recorder.record)
-        self.refresh_lane = runtime.lanes.add_write_lane("agent-watch", agents.refresh_status)
-        self.terminate_lane = runtime.lanes.add_write_lane("agent-terminate", agents.terminate_agents)
-        self.token_lane = runtime.lanes.add_write_lane("agent-token", agents.issue_tokens)
-        self.delete_lane = runtime.lanes.add_write_lane("agent-forget", agents.delete_past_retention)
+        parts = runtime.agents
+        self.heartbeat_recorder = parts.heartbeats
+        self.register_lane, self.heartbeat_lane, self.refresh_lane = (
+            parts.register_lane,
+            parts.heartbeat_lane,
+            parts.refresh_lane,
+        )
+        self.terminate_lane, self.token_lane, self.delete_lane = (
+            parts.terminate_lane,
+            parts.token_lane,
+            parts.delete_lane,
+        )
 
     async def register(
         self, agent_id: str = AGENT_ID, caller: Caller | None = None, **fields: object

@@ -6,19 +6,14 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from quarterdeck.core.clock import system_now
-from quarterdeck.domain.coordination.coordinator import REPEAT_SECONDS, Coordinator, CoordinatorDeps
-from quarterdeck.domain.coordination.launchers import AgentTokenSpec, LauncherDeps, TaskLauncher
-from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
+from quarterdeck.domain.coordination.component import Coordination, CoordinationDeps
+from quarterdeck.domain.coordination.coordinator import REPEAT_SECONDS
 from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, LauncherConfigs
-from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations import strategies
 from quarterdeck.engine.leases import Fence, Lease
-from quarterdeck.engine.outbound_http import ALLOW_ALL, OutboundClient
-from quarterdeck.engine.wakeups import Wakeups
+from quarterdeck.engine.settings import ServerSettings
 from tests.support.agents import AgentHarness
-from tests.support.runtime import RuntimeHarness
-from tests.support.secret_rotation import NEW_KEY, cipher_of
+from tests.support.runtime import RuntimeHarness, token_text
 from tests.support.tasks import TaskHarness
 
 CYCLES_MAX = 50
@@ -37,33 +32,16 @@ class CoordinatorHarness:
         self.runtime = runtime
         self.task_harness = TaskHarness(runtime)
         self.agent_harness = AgentHarness(runtime)
-        self.wakeups = Wakeups()
-        self.cipher = cipher_of(NEW_KEY)
-        settings = CoordinationSettings(launchers=launchers)
-        launcher_deps = LauncherDeps(
-            runtime.cross_zone_engine,
-            self.wakeups,
-            runtime.task_lane.submit,
-            runtime.lanes.add_read_lane("launch-show", tasks.read_tasks).submit,
-            self.agent_harness.heartbeat_lane.submit,
-            self.cipher,
-            _token_text,
-            OutboundClient(ALLOW_ALL),
-            environment or {},
-            server_url,
+        self.wakeups, self.cipher = runtime.wakeups, runtime.cipher
+        shared = runtime.with_settings(
+            CoordinationSettings(launchers=launchers), ServerSettings(shutdown_grace_ms=10_000)
         )
-        self.launcher = TaskLauncher(launcher_deps, settings, 10.0)
-        self.rank_lane = runtime.lanes.add_write_lane("task-rank", strategies.run_batch)
-        self.metrics = CoordinatorMetrics()
-        self.cycle_seconds: list[float] = []
-        coordinator_deps = CoordinatorDeps(
-            runtime.cross_zone_engine,
-            runtime.task_lane.submit,
-            self.agent_harness.refresh_lane.submit,
-            self.rank_lane.submit,
-            self.cycle_seconds.append,
+        deps = CoordinationDeps(
+            runtime.agents, runtime.tasks, runtime.cipher, token_text, environment or {}, server_url
         )
-        self.coordinator = Coordinator(coordinator_deps, self.launcher, settings, self.metrics)
+        parts = Coordination(shared, deps, runs_coordinator=True)
+        self.coordinator, self.launcher, self.rank_lane = parts.coordinator, parts.launcher, parts.rank_lane
+        self.metrics = parts.metrics
         self.lease = Lease(runtime.cross_zone_engine, LEASE_NAME, "tester", 60_000)
 
     async def acquire_fence(self) -> Fence:
@@ -99,10 +77,6 @@ class CoordinatorHarness:
                 system_now() - 60_000,
                 task_id,
             )
-
-
-def _token_text(spec: AgentTokenSpec) -> str:
-    return f"token of {spec.agent_id} for {spec.attempt_token}"
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.delegations import operations as delegations
+from quarterdeck.domain.delegations.component import Delegations
 from quarterdeck.domain.delegations.model import (
     Authority,
     Delegate,
@@ -39,8 +40,8 @@ from quarterdeck.domain.delegations.rules.topological_order import (
     topological_sort,
 )
 from quarterdeck.domain.delegations.sweeps import EXPIRY, sweeps as delegation_sweeps
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.model import Session, SessionRef
+from quarterdeck.domain.sessions.component import Sessions
+from quarterdeck.domain.sessions.model import Session, SessionRef, SessionSettings
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.builders import APP, NOW, ZONE, admin, session_row
@@ -214,14 +215,10 @@ class DelegationHarness:
 
     def __init__(self, runtime: RuntimeHarness, chunk: int = 1_000) -> None:
         self.runtime = runtime
-        self.delegate_lane = runtime.lanes.add_write_lane("delegate", delegations.create_edges)
-        self.revoke_lane = runtime.lanes.add_write_lane(
-            "revoke", delegations.Revoker(sessions.Terminator(chunk)).revoke
-        )
-        self.show_lane = runtime.lanes.add_read_lane(
-            "delegation-show", sessions.with_bearer_check(delegations.show, writes=False)
-        )
-        self.expire_lane = runtime.lanes.add_write_lane("delegation-expire", delegations.expire_edges)
+        shared = runtime.with_settings(SessionSettings(cascade_chunk=chunk))
+        parts = Delegations(shared, Sessions(shared))
+        self.delegate_lane, self.revoke_lane = parts.delegate_lane, parts.revoke_lane
+        self.show_lane, self.expire_lane = parts.show_lane, parts.expire_lane
 
     async def spawn_sessions(self, count: int, zone_id: str = ZONE, **fields: object) -> list[Session]:
         return [await self.runtime.spawn(zone_id, **fields) for _ in range(count)]

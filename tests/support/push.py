@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 
 from quarterdeck.core.webhook_signing import secret_deriver
 from quarterdeck.domain.invocations.model import Invocation, InvocationSettings
@@ -14,7 +13,6 @@ from quarterdeck.domain.invocations.rules.states import ENDED_STATES
 from quarterdeck.domain.services.model import DeliveryMode, ServiceUpdate
 from quarterdeck.domain.services.operations import Registrar
 from quarterdeck.engine.outbound_http import ALLOW_PRIVATE, OutboundClient
-from quarterdeck.engine.wakeups import Wakeups
 from tests.support.builders import ZONE
 from tests.support.eventually import eventually
 from tests.support.invocations import InvocationHarness
@@ -42,9 +40,9 @@ class ScriptedResolver:
 class PushHarness:
     """The push worker of one process, with its runtime."""
 
-    def __init__(self, runtime: RuntimeHarness, wakeups: Wakeups) -> None:
+    def __init__(self, runtime: RuntimeHarness) -> None:
         self.runtime = runtime
-        self.wakeups = wakeups
+        self.wakeups = runtime.wakeups
 
     def build_deps(self, http_client: OutboundClient | None = None) -> PushDeps:
         runtime = self.runtime
@@ -85,11 +83,9 @@ class PushHarness:
 
 @contextlib.asynccontextmanager
 async def open_push_harness(url: str, options: RuntimeOptions | None = None) -> AsyncIterator[PushHarness]:
-    wakeups = Wakeups()
-    runtime_options = replace(options or RuntimeOptions(), after_commit=lambda events: wakeups.notify())
-    async with open_runtime(url, runtime_options) as runtime:
+    async with open_runtime(url, options) as runtime:
         await runtime.put_zone()
-        yield PushHarness(runtime, wakeups)
+        yield PushHarness(runtime)
 
 
 async def wait_until_ended(service: InvocationHarness, row: Invocation) -> Invocation:

@@ -1,30 +1,31 @@
-"""A runtime without a server: stores, engines, and the lanes of zones, sessions, invocations and tasks."""
+"""A runtime without a server: stores, engines, and the components that most tests use."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
+import msgspec
 import psycopg
 
 from quarterdeck.app import transaction_listeners
-from quarterdeck.core.caller import Bearer
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.webhook_signing import secret_deriver
+from quarterdeck.domain.agents.component import Agents
+from quarterdeck.domain.agents.model import AgentTokenClaims
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations.model import (
-    Invocation,
-    InvocationCommand,
-    InvocationResult,
-    InvocationSettings,
-    ShowInvocation,
-)
+from quarterdeck.domain.invocations.component import Invocations
+from quarterdeck.domain.invocations.model import Invocation, InvocationSettings, ShowInvocation
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
+from quarterdeck.domain.services.component import Services
 from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.sessions.component import Sessions
 from quarterdeck.domain.sessions.model import (
     Receipt,
     Session,
@@ -41,26 +42,31 @@ from quarterdeck.domain.sessions.model import (
     Verb,
 )
 from quarterdeck.domain.sessions.sweeps import TTL, sweeps as session_sweeps
-from quarterdeck.domain.tasks import operations as tasks
-from quarterdeck.domain.tasks.model import commands as task_commands
+from quarterdeck.domain.tasks.component import Tasks
 from quarterdeck.domain.tasks.model.rows import TaskSettings
-from quarterdeck.domain.zones import operations as zones
+from quarterdeck.domain.zones.component import Zones
 from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, PutZone, SetZoneFrozen, Zone
 from quarterdeck.engine import event_log
 from quarterdeck.engine.event_log import Event, NewEvent
-from quarterdeck.engine.lanes import Lane, LaneLimits, Lanes
+from quarterdeck.engine.lanes import LaneLimits
+from quarterdeck.engine.runtime import Runtime, build_runtime
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.sweeps import SweepRunner
-from quarterdeck.engine.transaction import Engine
+from quarterdeck.engine.wakeups import Wakeups
+from quarterdeck.http.metrics import Metrics
+from quarterdeck.store import factory
 from quarterdeck.store.interface import Store
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres import PostgresStore
-from quarterdeck.store.postgres_roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 from tests.support.builders import ZONE, admin, spawn_command
+from tests.support.secret_keys import NEW_KEY, cipher_of
 from tests.support.structs import build_struct
 
+S = TypeVar("S", bound=msgspec.Struct)
 SqlValue = str | int | None
+LAUNCHER_NAMES = ("gateway", "local")
+SECRET_DERIVER = secret_deriver(b"root of test secrets............")
 
 
 @dataclass(frozen=True)
@@ -76,48 +82,69 @@ class RuntimeOptions:
     clock: Callable[[], Millis] = system_now
     """SQLite's clock; PostgreSQL has its own."""
     defaults: Limits = field(default_factory=Limits)
-    tasks: TaskSettings = field(default_factory=TaskSettings)
+    tasks: TaskSettings = field(default_factory=lambda: TaskSettings(task_claim_poll_ms=50))
     after_commit: Callable[[Sequence[NewEvent]], None] = lambda events: None
 
 
+class FixedSettings:
+    """The settings of a test: the sections that are given, and the defaults of all others."""
+
+    def __init__(self, *sections: msgspec.Struct) -> None:
+        self._sections = {type(section): section for section in sections}
+
+    def section(self, section_type: type[S]) -> S:
+        found = self._sections.get(section_type)
+        return section_type() if found is None else cast(S, found)
+
+    def source(self, name: str) -> str:
+        return "test"
+
+    def replace(self, *sections: msgspec.Struct) -> FixedSettings:
+        return FixedSettings(*self._sections.values(), *sections)
+
+
 class RuntimeHarness:
-    """The runtime of one process, connected as in `app.py`."""
+    """The runtime and the components of one process, built as in `app.py`."""
 
     def __init__(self, url: str, stores: tuple[Store, Store], options: RuntimeOptions) -> None:
         self.url = url
-        self.store, cross_zone_store = stores
-        self.engine = Engine(self.store, transaction_listeners(options.tasks), options.after_commit)
-        self.cross_zone_engine = Engine(cross_zone_store)
-        self.lanes = Lanes(self.engine, options.settings, limits=options.lane_limits)
-        self.put_zone_lane = self.lanes.add_write_lane("zone", sessions.with_bearer_check(zones.put_zones))
-        self.show_zone_lane = self.lanes.add_read_lane(
-            "zone-show", sessions.with_bearer_check(zones.show_zones, writes=False)
+        self.store, _ = stores
+        self.settings = FixedSettings(
+            options.settings,
+            options.defaults,
+            options.tasks,
+            SessionSettings(cascade_chunk=options.chunk),
+            InvocationSettings(lease_ms=options.lease_ms),
         )
-        self.freeze_lane = self.lanes.add_write_lane("zone-freeze", sessions.with_bearer_check(zones.set_zones_frozen))
-        self.spawner = sessions.Spawner(options.defaults)
-        self.spawn_lane = self.lanes.add_write_lane("spawn", self.spawner.spawn)
-        terminator = sessions.Terminator(options.chunk)
-        self.terminate_lane = self.lanes.add_write_lane("terminate", terminator.terminate_sessions)
-        self.stop_zone_lane = self.lanes.add_write_lane("zone-stop", terminator.stop_zones)
-        self.finish_cascade_lane = self.lanes.add_write_lane("settle", terminator.finish_cascades)
-        self.cascade_runner = sessions.CascadeRunner(
-            self.terminate_lane.submit, self.stop_zone_lane.submit, self.finish_cascade_lane.submit
+        self.wakeups = Wakeups()
+        self.shared = build_runtime(
+            self.settings, stores, self.wakeups, Metrics(), transaction_listeners(options.tasks)
         )
-        self.suspend_lane = self.lanes.add_write_lane("hold", sessions.suspend_or_resume)
-        self.repair_counts_lane = self.lanes.add_write_lane("recount", sessions.repair_zone_counts)
-        self.claim_polls = invocations.ClaimPolls()
-        invocation_batch = invocations.BatchRunner(options.lease_ms, self.claim_polls)
-        self.invocation_lane: Lane[InvocationCommand, InvocationResult] = self.lanes.add_write_lane(
-            "invocation", invocation_batch.run
-        )
-        self.backlog_lane = self.lanes.add_write_lane("invocation-settle", invocations.process_backlogs)
-        self.task_claim_polls = tasks.new_claim_polls()
-        timeouts = tasks.timeouts_of(options.tasks)
-        self.task_lane: Lane[task_commands.TaskCommand, task_commands.TaskResult] = self.lanes.add_write_lane(
-            "task", tasks.BatchRunner(timeouts, self.task_claim_polls, 0.05).run
-        )
-        self.show_session_lane = self.lanes.add_read_lane("session-show", sessions.show_sessions)
-        self.explainer = sessions.Explainer(self.spawner)
+        self.shared.lanes.limits = options.lane_limits
+        self.shared.commit_listeners.append(options.after_commit)
+        self.engine, self.cross_zone_engine = self.shared.engine, self.shared.cross_zone_engine
+        self.lanes = self.shared.lanes
+        self.cipher = cipher_of(NEW_KEY)
+        self.zones = Zones(self.shared, sessions.with_bearer_check, _accept_bearer)
+        self.put_zone_lane, self.show_zone_lane = self.zones.put_lane, self.zones.show_lane
+        self.freeze_lane = self.zones.freeze_lane
+        self.sessions = Sessions(self.shared)
+        self.spawner, self.spawn_lane = self.sessions.spawner, self.sessions.spawn_lane
+        self.terminate_lane, self.stop_zone_lane = self.sessions.terminate_lane, self.sessions.stop_zone_lane
+        self.finish_cascade_lane, self.cascade_runner = self.sessions.finish_cascade_lane, self.sessions.cascades
+        self.suspend_lane, self.repair_counts_lane = self.sessions.suspend_lane, self.sessions.repair_counts_lane
+        self.show_session_lane, self.explainer = self.sessions.show_lane, self.sessions.explainer
+        self.agents = Agents(self.shared, token_text, LAUNCHER_NAMES)
+        self.services = Services(self.shared, SECRET_DERIVER, invocations.find_unreferenced_services)
+        self.invocations = Invocations(self.shared, None)
+        self.claim_polls, self.invocation_lane = self.invocations.polls, self.invocations.lane
+        self.backlog_lane = self.invocations.backlog_lane
+        self.tasks = Tasks(self.shared, self.cipher, self.agents)
+        self.task_claim_polls, self.task_lane = self.tasks.polls, self.tasks.lane
+
+    def with_settings(self, *sections: msgspec.Struct) -> Runtime:
+        """The same runtime with other settings, to build a component with them."""
+        return replace(self.shared, settings=self.settings.replace(*sections))
 
     # -- zones
 
@@ -264,6 +291,14 @@ class DirectDatabase:
             )
 
 
+def token_text(claims: AgentTokenClaims) -> str:
+    return f"token of {claims.agent_id} for {claims.attempt}"
+
+
+async def _accept_bearer(caller: Caller) -> None:
+    """Stands in for the check of the HTTP layer, which no test of an operation reaches."""
+
+
 @contextlib.asynccontextmanager
 async def open_runtime(url: str, options: RuntimeOptions | None = None) -> AsyncIterator[RuntimeHarness]:
     options = options or RuntimeOptions()
@@ -279,8 +314,8 @@ async def open_runtime(url: str, options: RuntimeOptions | None = None) -> Async
 
 async def open_stores(url: str, options: RuntimeOptions | None = None) -> tuple[Store, Store]:
     """The store that is confined to the callers' zones, and the one that sees all zones."""
-    zone_store = await open_store(url, options)
-    return zone_store, zone_store if sqlite_path(url) else await PostgresStore.open(url, 2, SWEEP)
+    options = options or RuntimeOptions()
+    return await factory.open_stores(url, options.pool_max, options.clock, cross_zone_connections=2)
 
 
 async def open_store(url: str, options: RuntimeOptions | None = None) -> Store:

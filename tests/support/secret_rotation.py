@@ -10,18 +10,13 @@ import msgspec
 from quarterdeck.domain.tasks.operations.persist import SECRET_COLUMNS
 from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.secrets import FieldCipher, Keyring, SecretKey, key_check
+from quarterdeck.engine.secrets import Keyring, SecretKey, key_check
 from quarterdeck.engine.secrets.rotation import SecretRotation
 from quarterdeck.engine.transaction import Transaction
 from tests.support.builders import ZONE
 from tests.support.runtime import RuntimeHarness
+from tests.support.secret_keys import NEW_KEY, OLD_KEY, cipher_of
 from tests.support.task_rules import CONTENT, task_row
-
-OLD_KEY, NEW_KEY = SecretKey("old", b"o" * 32), SecretKey("new", b"n" * 32)
-
-
-def cipher_of(*keys: SecretKey) -> FieldCipher:
-    return FieldCipher(Keyring(keys), b"p" * 32)
 
 
 def rotation_of(runtime: RuntimeHarness, *keys: SecretKey) -> SecretRotation:

@@ -11,7 +11,9 @@ import msgspec
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
+from quarterdeck.domain.invocations.operations import find_unreferenced_services
 from quarterdeck.domain.services import operations as services
+from quarterdeck.domain.services.component import Services
 from quarterdeck.domain.services.model import (
     DeliveryMode,
     Heartbeat,
@@ -21,20 +23,18 @@ from quarterdeck.domain.services.model import (
     Service,
     ServiceFilter,
     ServiceHealth,
+    ServiceSettings,
     ServiceUpdate,
     ShowService,
     Unregister,
     Update,
 )
-from quarterdeck.domain.sessions.model import Session, StopZone, Suspend, Terminate, Verb
-from quarterdeck.domain.sessions.operations import CascadeRunner, Terminator, suspend_or_resume
+from quarterdeck.domain.sessions.component import Sessions
+from quarterdeck.domain.sessions.model import Session, SessionSettings, StopZone, Suspend, Terminate, Verb
 from quarterdeck.engine.event_log import Event
-from quarterdeck.engine.lanes import Lanes, zones_of
-from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.transaction import Engine
-from quarterdeck.store.interface import Store
+from quarterdeck.engine.lanes import zones_of
 from tests.support.builders import APP, NOW, ZONE, admin
-from tests.support.runtime import RuntimeHarness, open_runtime
+from tests.support.runtime import SECRET_DERIVER, RuntimeHarness, open_runtime
 from tests.support.structs import build_struct
 
 OTHER_ZONE = "other.zone"
@@ -86,25 +86,17 @@ def register_command(session_id: str | None = None, **fields: object) -> Registe
 class ServiceHarness:
     """The lanes of services, connected as in `app.py`, and those that terminate and suspend sessions."""
 
-    def __init__(self, store: Store, *, private_allowed: bool = False, chunk: int = 1_000) -> None:
-        self.engine = Engine(store, (services.on_session_or_zone_ended,))
-        self.lanes = Lanes(self.engine, EngineSettings())
-        registrar = services.Registrar(private_allowed=private_allowed)
-        updater = services.Updater(private_allowed=private_allowed)
-        self.register_lane = self.lanes.add_write_lane("service-register", registrar.register)
-        self.update_lane = self.lanes.add_write_lane("service-change", updater.update)
-        self.heartbeat_lane = self.lanes.add_write_lane("service-heartbeat", services.record_heartbeats)
-        self.unregister_lane = self.lanes.add_write_lane("service-unregister", services.unregister)
-        self.show_lane = self.lanes.add_read_lane("service-show", services.show)
-        self.delete_lane = self.lanes.add_write_lane("service-forget", services.delete_past_retention)
-        self.suspend_lane = self.lanes.add_write_lane("hold", suspend_or_resume)
-        terminator = Terminator(chunk)
-        self.terminate_lane = self.lanes.add_write_lane("terminate", terminator.terminate_sessions)
-        self.stop_zone_lane = self.lanes.add_write_lane("zone-stop", terminator.stop_zones)
-        self.finish_cascade_lane = self.lanes.add_write_lane("settle", terminator.finish_cascades)
-        self.cascade_runner = CascadeRunner(
-            self.terminate_lane.submit, self.stop_zone_lane.submit, self.finish_cascade_lane.submit
+    def __init__(self, runtime: RuntimeHarness, *, private_allowed: bool = False, chunk: int = 1_000) -> None:
+        shared = runtime.with_settings(
+            ServiceSettings(push_private_addresses=private_allowed), SessionSettings(cascade_chunk=chunk)
         )
+        self.engine, self.lanes = shared.engine, shared.lanes
+        parts = Services(shared, SECRET_DERIVER, find_unreferenced_services)
+        self.register_lane, self.update_lane = parts.register_lane, parts.update_lane
+        self.heartbeat_lane, self.unregister_lane = parts.heartbeat_lane, parts.unregister_lane
+        self.show_lane, self.delete_lane = parts.show_lane, parts.delete_lane
+        self.sessions = Sessions(shared)
+        self.terminate_lane, self.cascade_runner = self.sessions.terminate_lane, self.sessions.cascades
 
     async def register(self, session: Session | None = None, **fields: object) -> RegisteredService:
         if session is not None:
@@ -158,7 +150,9 @@ class ServiceHarness:
         await self.cascade_runner.stop_zone(StopZone(zone_id, "finished", admin(zone_id), ends))
 
     async def suspend(self, session: Session) -> None:
-        await self.suspend_lane.submit(Suspend(session.zone_id, session.id, Verb.SUSPEND, admin(session.zone_id)))
+        await self.sessions.suspend_lane.submit(
+            Suspend(session.zone_id, session.id, Verb.SUSPEND, admin(session.zone_id))
+        )
 
 
 # -- observation
@@ -168,7 +162,7 @@ class ServiceHarness:
 async def open_replicas(url: str) -> AsyncIterator[tuple[RuntimeHarness, list[ServiceHarness]]]:
     async with open_runtime(url) as first, open_runtime(url) as second:
         await first.put_zone()
-        harnesses = [ServiceHarness(first.store), ServiceHarness(second.store)]
+        harnesses = [ServiceHarness(first), ServiceHarness(second)]
         yield first, harnesses
         for harness in harnesses:
             await harness.lanes.drain()

@@ -10,6 +10,7 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentFilter
+from quarterdeck.domain.tasks.component import TaskDetails
 from quarterdeck.domain.tasks.model.commands import Complete, Cost, Progress
 from quarterdeck.domain.tasks.model.cost_types import (
     Budget,
@@ -26,9 +27,7 @@ from quarterdeck.domain.tasks.model.log_types import AddLogLines, Level, LogFilt
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.operations import budgets, explain, logs
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
-from quarterdeck.engine.wakeups import Wakeups
 from tests.support.runtime import DirectDatabase, RuntimeHarness
-from tests.support.secret_rotation import NEW_KEY, cipher_of
 from tests.support.structs import build_struct
 from tests.support.tasks import TaskHarness
 
@@ -36,17 +35,14 @@ from tests.support.tasks import TaskHarness
 class TaskDetailHarness:
     """The costs, budgets and logs of a zone's tasks, on a runtime."""
 
-    def __init__(self, task_harness: TaskHarness, wakeups: Wakeups | None = None) -> None:
+    def __init__(self, task_harness: TaskHarness) -> None:
         self.task_harness = task_harness
         self.runtime: RuntimeHarness = task_harness.runtime
         self.zone_id = task_harness.zone_id
         self.caller: Caller = task_harness.caller
-        self.cipher = cipher_of(NEW_KEY)
-        self.wakeups = wakeups or Wakeups()
-        self._budget_lane = self.runtime.lanes.add_write_lane("budget", budgets.change_budgets)
-        self.log_lane = self.runtime.lanes.add_write_lane(
-            "task-log", logs.LogWriter(self.cipher, self.wakeups.notify).add
-        )
+        self.cipher, self.wakeups = self.runtime.cipher, self.runtime.wakeups
+        parts = TaskDetails(self.runtime.shared, self.cipher)
+        self._budget_lane, self.log_lane = parts.budget_lane, parts.log_lane
 
     # -- costs and budgets
 

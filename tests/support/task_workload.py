@@ -8,9 +8,9 @@ from functools import partial
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.heartbeat_port import ReportedTasks
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Patch, Retry
+from quarterdeck.domain.tasks.model.heartbeat_types import ReportedTasks
 from quarterdeck.domain.tasks.model.rows import Strategy, TaskSettings
 from quarterdeck.domain.tasks.operations import coordinator_queries, strategies
 from quarterdeck.domain.tasks.operations.claim_wakeups import ClaimWakeups
@@ -19,7 +19,6 @@ from quarterdeck.domain.tasks.operations.strategies import PutStrategy, RerankSl
 from quarterdeck.domain.tasks.sweeps import TaskRetention
 from tests.support.builders import ZONE, admin
 from tests.support.runtime import RuntimeHarness
-from tests.support.secret_rotation import NEW_KEY, cipher_of
 from tests.support.tasks import TaskHarness
 
 
@@ -79,7 +78,7 @@ async def read_and_report(harness: TaskHarness) -> None:
     reported = ReportedTasks(
         zone_id=ZONE, agent_id="worker", caller=harness.caller, task_ids=("head",), is_complete=True, holds_tasks=True
     )
-    await tasks.HeartbeatFeedback(runtime.engine, runtime.task_lane.submit, cipher_of(NEW_KEY)).build_feedback(reported)
+    await runtime.tasks.heartbeat_feedback.build_feedback(reported)
     await run_coordinator_queries(runtime)
 
 

@@ -9,7 +9,6 @@ import msgspec
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentUpdate, Register, Terminate
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import (
@@ -24,7 +23,6 @@ from quarterdeck.domain.tasks.model.commands import (
 )
 from quarterdeck.domain.tasks.model.rows import ClaimedTask, ClaimedTasks, CreatedTask, FullTask, Task
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
-from quarterdeck.engine.lanes import Lane
 from tests.support.builders import ZONE, admin
 from tests.support.runtime import RuntimeHarness
 from tests.support.structs import build_struct
@@ -38,22 +36,17 @@ class TaskHarness:
         self.runtime = runtime
         self.zone_id = zone_id
         self.caller: Caller = admin(zone_id)
-        registrar = agents.Registrar(())
-        self._register_lane = runtime.lanes.add_write_lane("agent-register", registrar.register)
-        self.terminate_lane: Lane[Terminate, object] = runtime.lanes.add_write_lane(
-            "agent-terminate", agents.terminate_agents
-        )
 
     async def register_agent(self, name: str = "a", *capabilities: str, slots: int = 1_000) -> str:
         update = AgentUpdate(capabilities=_encode(capabilities), max_concurrent_tasks=slots)
-        await self._register_lane.submit(
+        await self.runtime.agents.register_lane.submit(
             Register(zone_id=self.zone_id, agent_id=name, caller=self.caller, update=update)
         )
         return name
 
     async def terminate_agent(self, name: str = "a", *, graceful: bool = False) -> None:
         command = Terminate(zone_id=self.zone_id, agent_id=name, caller=self.caller, graceful=graceful)
-        await self.terminate_lane.submit(command)
+        await self.runtime.agents.terminate_lane.submit(command)
 
     def create_command(self, task_id: str | None = None, **fields: object) -> Create:
         has_id = task_id is not None

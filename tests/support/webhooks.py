@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 
 import msgspec
 
@@ -12,7 +11,9 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.webhook_signing import secret_deriver
+from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.webhooks import operations as webhooks
+from quarterdeck.domain.webhooks.component import Webhooks
 from quarterdeck.domain.webhooks.delivery_worker import DeliveryDeps, DeliveryWorker
 from quarterdeck.domain.webhooks.event_fanout import SINK_NAME, FanoutWakeups, WebhookFanout
 from quarterdeck.domain.webhooks.model import (
@@ -30,17 +31,15 @@ from quarterdeck.domain.webhooks.model import (
     Update,
     WebhookSettings,
 )
-from quarterdeck.domain.webhooks.rules import EndpointPolicy
-from quarterdeck.domain.webhooks.rules.states import FailurePolicy, RetrySchedule
+from quarterdeck.domain.webhooks.rules.states import RetrySchedule
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.outbound_http import ALLOW_PRIVATE, OutboundClient
 from quarterdeck.engine.sweep_passes import delete_past_retention
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.engine.wakeups import Wakeups
 from tests.support.builders import ZONE, admin
 from tests.support.eventually import eventually
-from tests.support.runtime import DirectDatabase, RuntimeHarness, RuntimeOptions, open_runtime
+from tests.support.runtime import DirectDatabase, RuntimeHarness, open_runtime
 
 SECRET_DERIVER = secret_deriver(b"root of webhook test secrets....")
 FAILURE_WINDOW_MS = 5 * DAY
@@ -52,21 +51,21 @@ UNREACHABLE_URL = "http://127.0.0.1:9/hook"
 class WebhookHarness:
     """The fan-out and the deliveries of one process, with its runtime."""
 
-    def __init__(self, runtime: RuntimeHarness, wakeups: Wakeups, schedule: RetrySchedule | None = None) -> None:
+    def __init__(self, runtime: RuntimeHarness, schedule: RetrySchedule | None = None) -> None:
         self.runtime = runtime
-        self.wakeups = wakeups
-        self.lane = runtime.lanes.add_write_lane(
-            "webhook", webhooks.EndpointUpdater(EndpointPolicy(FAILURE_WINDOW_MS, private_allowed=True)).run
+        self.wakeups = runtime.wakeups
+        parts = Webhooks(
+            runtime.with_settings(
+                ServiceSettings(push_private_addresses=True),
+                WebhookSettings(webhook_disable_after_days=FAILURE_WINDOW_MS / DAY),
+            ),
+            SECRET_DERIVER,
+            with_delivery=True,
+            schedule=schedule,
         )
-        self.claim_lane = runtime.lanes.add_write_lane("webhook-take", webhooks.claim_deliveries)
-        self.fail_pending_lane = runtime.lanes.add_write_lane("webhook-settle", webhooks.fail_pending_deliveries)
-        self.schedule = schedule or RetrySchedule()
-        self.report_lane = runtime.lanes.add_write_lane("webhook-report", self._new_reporter().report)
-        self.fanout = self.new_fanout()
+        self.lane, self.claim_lane, self.report_lane = parts.lane, parts.claim_lane, parts.report_lane
+        self.fail_pending_lane, self.fanout = parts.fail_pending_lane, parts.fanout
         self.lease = Lease(runtime.cross_zone_engine, SINK_NAME, new_id(), 5_000)
-
-    def _new_reporter(self) -> webhooks.AttemptReporter:
-        return webhooks.AttemptReporter(FailurePolicy(self.schedule, FAILURE_WINDOW_MS))
 
     # -- endpoints
 
@@ -205,11 +204,9 @@ class WebhookHarness:
 
 @contextlib.asynccontextmanager
 async def open_webhook_harness(url: str, schedule: RetrySchedule | None = None) -> AsyncIterator[WebhookHarness]:
-    wakeups = Wakeups()
-    options = replace(RuntimeOptions(), after_commit=lambda events: wakeups.notify())
-    async with open_runtime(url, options) as runtime:
+    async with open_runtime(url) as runtime:
         await runtime.put_zone()
-        harness = WebhookHarness(runtime, wakeups, schedule)
+        harness = WebhookHarness(runtime, schedule)
         await harness.fanout.create_sink()
         yield harness
 
@@ -217,7 +214,7 @@ async def open_webhook_harness(url: str, schedule: RetrySchedule | None = None) 
 async def run_webhook_workload(runtime: RuntimeHarness) -> None:
     """Run every statement of webhooks. One endpoint keeps pending deliveries, so that the recorded statements find rows
     when they run again."""
-    harness = WebhookHarness(runtime, Wakeups())
+    harness = WebhookHarness(runtime)
     await harness.fanout.create_sink()
     endpoint, other = (
         await harness.create_endpoint(UNREACHABLE_URL, "*"),

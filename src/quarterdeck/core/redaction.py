@@ -161,3 +161,13 @@ def format_path(path: Path) -> str:
     """The path in the form used in errors: `$.a[0]`. Cut after 200 characters, because the keys may be long."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return f"${text[:200]}"
+
+
+def mask_passwords(text: str) -> str:
+    """Mask the password of a database URL or connection string, wherever PostgreSQL accepts one."""
+    text = re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text)
+    scheme, separator, rest = text.partition("://")
+    user, at, host = rest.rpartition("@")
+    if not separator or not at or ":" not in user:
+        return text
+    return f"{scheme}://{user.split(':')[0]}:***@{host}"

@@ -121,7 +121,7 @@ class Lanes:
     observer: LaneObserver | None = None
     limits: LaneLimits = field(default_factory=LaneLimits)
     wait_for_zone: Callable[[str], Awaitable[object]] | None = None
-    """Waits until the lock of a zone is free. Returns without holding it."""
+    """Waits until the lock of a zone is free. Returns without holding it. Set by the zones component."""
     lanes: list[Lane[Any, Any]] = field(default_factory=list)
 
     def add_write_lane(self, name: str, operation: Operation[C, R], gather_seconds: float = 0.0) -> Lane[C, R]:
@@ -178,7 +178,7 @@ class Lane(Generic[C, R]):
         self._engine = lanes.engine
         self._batch_max = lanes.settings.batch_max
         self._limits = lanes.limits
-        self._wait_for_zone = lanes.wait_for_zone
+        self._lanes = lanes
         self._observer = lanes.observer
         self._queue: ZoneQueue[_QueuedCommand[C, R]] = ZoneQueue(lanes.settings.queue_max)
         self._last_position = 0
@@ -280,10 +280,11 @@ class Lane(Generic[C, R]):
                 return
 
     async def _try_wait_for_zone(self, zone_id: str) -> None:
-        if self._wait_for_zone is None:
+        wait_for_zone = self._lanes.wait_for_zone
+        if wait_for_zone is None:
             return
         try:
-            await self._wait_for_zone(zone_id)
+            await wait_for_zone(zone_id)
         except TransientError as error:
             # Not fatal: the batch then waits for the lock itself, or fails and reports the error.
             self._report_retry(error.code)

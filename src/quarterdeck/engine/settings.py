@@ -1,11 +1,34 @@
-"""Settings of the engine. `quarterdeck.settings` reads the values; nothing here reads the environment."""
+"""Settings of the process and of the engine. `quarterdeck.settings` reads the values."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+LogLevel = Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"]
+
+
+class SettingsError(Exception):
+    """A setting is invalid, or the server cannot start with it."""
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 picks a free port")] = 4000
+    database_url: Annotated[str, Meta(description="postgresql://… or sqlite:///FILE")] | None = None
+    db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="maximum PostgreSQL connections for requests")] = 20
+    signing_key: Annotated[str, Meta(description="key file of the local issuer; replicas share it")] | None = None
+    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="maximum time to drain on shutdown")] = 15_000
+    request_timeout_ms: Annotated[int, Meta(ge=10, le=600_000, description="maximum time to receive a request")] = (
+        30_000
+    )
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000, description="maximum open connections")] = 10_000
+    log_level: Annotated[LogLevel, Meta(description="least severe level that is logged")] = "info"
+    sweeps: Annotated[
+        bool, Meta(description="whether this server runs the sweeps; if false, run `qd sweep` on its database")
+    ] = True
 
 
 class EngineSettings(msgspec.Struct, frozen=True):

@@ -145,9 +145,9 @@ class Metrics(Collector):
         """Add a counter that is maintained elsewhere and read at each scrape."""
         self._counters.setdefault((name, help_text), {})[label] = read
 
-    def add_histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
-        """Add a histogram that is filled elsewhere."""
-        self._histograms[name, help_text] = histogram
+    def add_histogram(self, name: str, help_text: str) -> Callable[[float], None]:
+        """Add a histogram of durations in seconds. Returns the function that records one."""
+        return self._histograms.setdefault((name, help_text), Histogram(DURATION_BUCKETS)).observe
 
     # -- rendering ----------------------------------------------------------------------------------------------
 

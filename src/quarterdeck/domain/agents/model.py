@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
@@ -11,7 +12,6 @@ from msgspec import UNSET, Meta, UnsetType
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
 from quarterdeck.core.command import Command
 from quarterdeck.core.routing import PathId
-from quarterdeck.domain.agents.heartbeat_port import HeartbeatWarning
 
 Ref = tuple[str, str]
 """(zone id, agent id)"""
@@ -132,41 +132,6 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
         ]
         | None
     ) = None
-
-
-class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """All fields are optional. An empty object is a valid heartbeat."""
-
-    status: AgentHealth = AgentHealth.HEALTHY
-    current_task_id: PathId | None = None
-    progress_percent: Annotated[Percent | None, Meta(description="progress of the current task")] = None
-    current_step: Annotated[str, Meta(max_length=1_000)] | None = None
-    memory_mb: Amount | None = None
-    cpu_percent: Amount | None = None
-    checkpoint_data: Annotated[
-        dict[str, object] | None, Meta(description="checkpoint of the current task, for the next attempt")
-    ] = None
-    metadata: Annotated[
-        dict[str, object], Meta(description=f"any JSON object of up to {METADATA_BYTES_MAX} bytes")
-    ] = {}
-    task_ids: (
-        Annotated[
-            list[PathId],
-            Meta(
-                max_length=TASK_IDS_MAX,
-                description="all tasks that the agent is working on; an attempt at a task that is not listed is "
-                "aborted if the agent got it more than a minute ago",
-            ),
-        ]
-        | None
-    ) = None
-    attempt_token: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=128)] | None,
-        Meta(
-            description="attempt token of the current task; needed to store progress and checkpoint with the task, "
-            "unless the bearer token was issued for the attempt"
-        ),
-    ] = None
 
 
 class TerminateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -466,18 +431,26 @@ class HealthView(msgspec.Struct, frozen=True, rename="camel"):
     ]
 
 
-class HeartbeatView(msgspec.Struct, frozen=True):
-    """What the agent must do about its tasks, and when to send the next heartbeat."""
-
-    cancel: Annotated[tuple[str, ...], Meta(description="tasks to stop: the agent no longer holds them")]
-    pause: Annotated[tuple[str, ...], Meta(description="tasks that were paused")]
-    warnings: tuple[HeartbeatWarning, ...]
-    next: Annotated[int, Meta(description="seconds until the next heartbeat is due")]
-
-
 class TokenView(msgspec.Struct, frozen=True, rename="camel"):
     agent_id: str
     token: Annotated[
         str, Meta(description="returned only once; valid until `expiresAt` or until the agent is terminated")
     ]
     expires_at: str
+
+
+class AgentTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """The claims of a token that acts for one agent."""
+
+    zone_id: str
+    agent_id: str
+    client_id: str
+    ttl_seconds: int
+    registered_at: Millis
+    """When the agent was registered. The token is valid only for that registration."""
+    attempt: str | None = None
+    """The token of the attempt that the bearer works on."""
+
+
+MintAgentToken = Callable[[AgentTokenClaims], str]
+"""Creates and signs a token. Passed in, because the signing key belongs to the HTTP layer."""

@@ -22,7 +22,7 @@ from quarterdeck.domain.zones.model import (
 from quarterdeck.domain.zones.queries import Q
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import BUSY, Busy
-from quarterdeck.engine.transaction import Transaction
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
 
@@ -33,9 +33,11 @@ def lock_statement(tx: Transaction, zone_ids: Iterable[str]) -> BoundStatement:
     return Q.zones_lock(batch=batch) if tx.wait_for_locks else Q.zones_lock_skip_locked(batch=batch)
 
 
-async def wait_for_lock(tx: Transaction, zone_id: str) -> None:
-    """Wait until the zone's lock is free. Run it as a read, which releases the lock in the same round trip."""
-    await tx.read(Q.zones_lock(batch=[(zone_id,)]))
+async def wait_for_lock(engine: Engine, zone_id: str) -> None:
+    """Wait until the zone's lock is free."""
+    # A read takes one round trip and then frees the lock. A transaction would hold it for a second round trip.
+    statement = Q.zones_lock(batch=[(zone_id,)])
+    await engine.read(lambda tx: tx.read(statement), zones=[zone_id], for_writer=True)
 
 
 def load_statement(zone_id: str) -> BoundStatement:

@@ -30,6 +30,6 @@ it. If the reaper is killed too, the processes run until they exit, and their la
 """
 
 from quarterdeck.domain.coordination.launchers.launcher import TaskLauncher
-from quarterdeck.domain.coordination.launchers.model import AgentTokenSpec, LauncherDeps, LaunchRequest
+from quarterdeck.domain.coordination.launchers.model import LauncherDeps, LaunchRequest
 
-__all__ = ["AgentTokenSpec", "LaunchRequest", "LauncherDeps", "TaskLauncher"]
+__all__ = ["LaunchRequest", "LauncherDeps", "TaskLauncher"]

@@ -11,7 +11,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.core.redaction import redact_text
 from quarterdeck.core.retry import Policy
-from quarterdeck.domain.agents.model import HeartbeatResult, RecordHeartbeat
+from quarterdeck.domain.agents.model import HeartbeatResult, MintAgentToken, RecordHeartbeat
 from quarterdeck.domain.tasks.error_redaction import load_redactors
 from quarterdeck.domain.tasks.model.commands import TaskCommand, TaskResult
 from quarterdeck.domain.tasks.model.rows import TABLE, FullTask, Task
@@ -33,18 +33,6 @@ class LaunchFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class AgentTokenSpec:
-    """The agent and attempt that a token acts for, and its lifetime."""
-
-    zone_id: str
-    agent_id: str
-    attempt_token: str
-    ttl_seconds: int
-    agent_registered_at: Millis
-    """The token is valid only for this registration of the agent."""
-
-
-@dataclass(frozen=True, slots=True)
 class LauncherDeps:
     cross_zone_engine: Engine
     wakeups: Wakeups
@@ -52,7 +40,7 @@ class LauncherDeps:
     read_task: Callable[[TaskLookup], Awaitable[FullTask]]
     send_heartbeat: Callable[[RecordHeartbeat], Awaitable[HeartbeatResult]]
     cipher: FieldCipher
-    mint_token: Callable[[AgentTokenSpec], str]
+    mint_token: MintAgentToken
     http_client: OutboundClient
     environment: Mapping[str, str]
     """The environment of the server process."""

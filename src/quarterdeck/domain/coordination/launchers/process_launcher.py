@@ -19,8 +19,8 @@ from asyncio.subprocess import PIPE, STDOUT, Process
 from dataclasses import dataclass, field
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.model import RecordHeartbeat
-from quarterdeck.domain.coordination.launchers.model import AgentTokenSpec, LauncherDeps, LaunchFailed, LaunchRequest
+from quarterdeck.domain.agents.model import AgentTokenClaims, RecordHeartbeat
+from quarterdeck.domain.coordination.launchers.model import LauncherDeps, LaunchFailed, LaunchRequest
 from quarterdeck.domain.coordination.launchers.orphan_reaper_client import OrphanReaperClient
 from quarterdeck.domain.coordination.model import ProcessLauncherConfig
 from quarterdeck.domain.coordination.rules import launch_payload as rules
@@ -89,7 +89,14 @@ class ProcessManager:
         assert task.agent_id is not None
         ttl_seconds = (task.timeout_seconds or TOKEN_SECONDS) + TOKEN_MARGIN_SECONDS
         token = self._deps.mint_token(
-            AgentTokenSpec(task.zone_id, task.agent_id, request.attempt_token, ttl_seconds, request.agent_registered_at)
+            AgentTokenClaims(
+                zone_id=task.zone_id,
+                agent_id=task.agent_id,
+                client_id="launcher",
+                ttl_seconds=ttl_seconds,
+                registered_at=request.agent_registered_at,
+                attempt=request.attempt_token,
+            )
         )
         process = await self._spawn(config, token)
         now = asyncio.get_running_loop().time()

@@ -7,23 +7,16 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.errors import Conflict, NotFound
-from quarterdeck.domain.agents.heartbeat_port import (
-    HeartbeatWarning,
-    ReportedProgress,
-    ReportedTasks,
-    SaveProgress,
-    TaskFeedback,
-)
 from quarterdeck.domain.agents.operations.authorization import require_permission
-from quarterdeck.domain.tasks import request_commands
 from quarterdeck.domain.tasks.model.commands import Abort, Progress, TaskCommand, TaskResult
+from quarterdeck.domain.tasks.model.heartbeat_types import HeartbeatWarning, ReportedTasks, TaskFeedback
 from quarterdeck.domain.tasks.model.rows import State, Task
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import errors
 from quarterdeck.domain.tasks.rules.states import HELD
-from quarterdeck.engine.secrets import FieldCipher
 from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
 
@@ -43,12 +36,9 @@ class HeartbeatTasks:
 
 
 class HeartbeatFeedback:
-    def __init__(
-        self, engine: Engine, submit: Callable[[TaskCommand], Awaitable[TaskResult]], cipher: FieldCipher
-    ) -> None:
+    def __init__(self, engine: Engine, submit: Callable[[TaskCommand], Awaitable[TaskResult]]) -> None:
         self._engine = engine
         self._submit = submit
-        self._cipher = cipher
 
     # -- feedback ------------------------------------------------------------------------------------------------
 
@@ -101,50 +91,34 @@ class HeartbeatFeedback:
 
     # -- reported progress ---------------------------------------------------------------------------------------
 
-    async def check_report(self, reported: ReportedProgress) -> SaveProgress:
-        """Check the reported progress before anything changes, and return the function that saves it.
+    async def check_progress(self, progress: Progress, caller: Caller) -> Task:
+        """Return the task of a report. Refuse the report, before anything changes, if another attempt holds the task.
 
-        If the attempt has ended, the heartbeat succeeds and its response carries a warning. But if another attempt
-        holds the task, the report is refused, and the heartbeat does not count as contact.
+        If the attempt has merely ended, the heartbeat counts and its response carries a warning (`save_progress`).
         """
-        progress = self._progress_command(reported)
         task = await self._engine.read(
-            lambda tx: _load_reported_task(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
+            lambda tx: _load_reported_task(tx, progress, caller), zones={progress.zone_id, caller.zone_id}
         )
         if task.status in HELD and task.attempt_token != progress.attempt_token:
             # The lane refuses the older token, and logs that two workers are reporting on the same task.
             await self._submit(progress)
+        return task
 
-        async def save_report() -> HeartbeatWarning | None:
-            if task.status not in HELD or task.agent_id != reported.agent_id:
-                return _ended_warning(errors.stale_attempt(task), task.id)
-            if progress.percent is None and progress.step is None and progress.checkpoint is None:
-                # A heartbeat alone does not count as progress on the task.
-                return None
-            try:
-                await self._submit(progress)
-            except Conflict as problem:
-                # The attempt has ended since the check. The heartbeat still counts, and its response carries a warning.
-                if problem.code != "stale_attempt":
-                    raise
-                return _ended_warning(problem, task.id)
+    async def save_progress(self, progress: Progress, task: Task, agent_id: str) -> HeartbeatWarning | None:
+        """Store a report that `check_progress` has accepted. Return a warning if it was not stored."""
+        if task.status not in HELD or task.agent_id != agent_id:
+            return _ended_warning(errors.stale_attempt(task), task.id)
+        if progress.percent is None and progress.step is None and progress.checkpoint is None:
+            # A heartbeat alone does not count as progress on the task.
             return None
-
-        return save_report
-
-    def _progress_command(self, reported: ReportedProgress) -> Progress:
-        return Progress(
-            zone_id=reported.zone_id,
-            caller=reported.caller,
-            trace=reported.trace,
-            id=reported.task_id,
-            attempt_token=reported.attempt_token or reported.caller.attempt,
-            percent=reported.progress_percent,
-            step=reported.current_step,
-            checkpoint=request_commands.encrypt_field(
-                self._cipher, reported.zone_id, reported.task_id, "checkpoint_data", reported.checkpoint_data
-            ),
-        )
+        try:
+            await self._submit(progress)
+        except Conflict as problem:
+            # The attempt has ended since the check. The heartbeat still counts, and its response carries a warning.
+            if problem.code != "stale_attempt":
+                raise
+            return _ended_warning(problem, task.id)
+        return None
 
 
 async def _load_tasks(tx: Transaction, reported: ReportedTasks) -> HeartbeatTasks:
@@ -160,12 +134,12 @@ async def _load_tasks(tx: Transaction, reported: ReportedTasks) -> HeartbeatTask
     return HeartbeatTasks(decode(named_rows, Task), decode(held_rows, Task), overdue_ids, tx.now)
 
 
-async def _load_reported_task(tx: Transaction, reported: ReportedProgress) -> Task:
+async def _load_reported_task(tx: Transaction, progress: Progress, caller: Caller) -> Task:
     """Check the permission first: callers without it must not learn which tasks exist."""
-    await require_permission(tx, reported.caller, reported.zone_id, "tasks.work")
-    [rows] = await tx.read(Q.tasks_get(batch=[(reported.zone_id, reported.task_id)]))
+    await require_permission(tx, caller, progress.zone_id, "tasks.work")
+    [rows] = await tx.read(Q.tasks_get(batch=[(progress.zone_id, progress.id)]))
     if not rows:
-        raise errors.task_not_found(reported.task_id)
+        raise errors.task_not_found(progress.id)
     [task] = decode(rows, Task)
     return task
 

@@ -9,53 +9,44 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from pathlib import Path
 
-from quarterdeck.core.routing import Route
 from quarterdeck.domain.zones import operations as zones
+from quarterdeck.engine.runtime import Component, Runtime, SettingsReader
 from quarterdeck.engine.secrets import FieldCipher, Keyring, KeyringError, SecretSettings, key_check
 from quarterdeck.engine.secrets.keyring import generate_key, parse_keys
 from quarterdeck.engine.secrets.rotation import SecretColumns, SecretRotation
-from quarterdeck.engine.transaction import Engine
+from quarterdeck.engine.settings import SettingsError
 from quarterdeck.http import secret_routes as routes
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret
-from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.secret_routes import SecretHandlers
 from quarterdeck.http.system_routes import CheckBearer
-from quarterdeck.settings import Settings, SettingsError
-from quarterdeck.store.migrate import sqlite_path
 
 log = logging.getLogger("quarterdeck.secrets")
 
 
-class SecretDeps(Protocol):
-    """The part of `Runtime` that secrets use."""
-
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def metrics(self) -> Metrics: ...
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def cross_zone_engine(self) -> Engine: ...
-
-
-async def open_cipher(deps: SecretDeps, issuer: LocalIssuer, *, create_key: bool) -> FieldCipher:
+async def open_cipher(runtime: Runtime, issuer: LocalIssuer, key_file: Path, *, create_key: bool) -> FieldCipher:
     """Open the keys and check them against the database. Raises SettingsError if they are unreadable or do not match.
 
-    With `create_key`, the first key is created if there is none. The sweeper daemon creates none, because the servers
-    would not have it.
+    With `create_key`, the first key is created in `key_file` if there is none. The sweeper daemon creates none, because
+    the servers would not have it.
     """
-    keyring = open_keyring(deps.settings, create_key=create_key)
-    lost_key_ids = {key_id.strip() for key_id in (_secret_settings(deps.settings).secret_keys_lost or "").split(",")}
+    settings = runtime.settings.section(SecretSettings)
+    keyring = open_keyring(runtime.settings, key_file, create_key=create_key)
+    if not settings.secret_keys and runtime.stores[0].kind != "sqlite":
+        log.warning(
+            "secrets are encrypted with the keys in %s: every server of this database needs the same keys, so set "
+            "QD_SECRET_KEYS for all of them",
+            key_file,
+        )
+    lost_key_ids = {key_id.strip() for key_id in (settings.secret_keys_lost or "").split(",")}
     try:
-        await deps.engine.transact(lambda tx: key_check.check_keys(tx, keyring, lost_key_ids))
+        await runtime.engine.transact(lambda tx: key_check.check_keys(tx, keyring, lost_key_ids))
     except KeyringError as error:
         raise SettingsError(str(error)) from None
     cipher = FieldCipher(keyring, issuer.derive_secret("digests of what holds secrets"))
-    deps.metrics.add_counter(
+    runtime.metrics.add_counter(
         "quarterdeck_secrets_unopened",
         "Failed decryptions of secret values",
         "secrets",
@@ -64,17 +55,16 @@ async def open_cipher(deps: SecretDeps, issuer: LocalIssuer, *, create_key: bool
     return cipher
 
 
-def open_keyring(settings: Settings, *, create_key: bool) -> Keyring:
-    configured = _secret_settings(settings).secret_keys
-    source = f"{settings.values['secret_keys'].source}" if configured else f"The key file {settings.secret_keys_path}"
+def open_keyring(settings: SettingsReader, key_file: Path, *, create_key: bool) -> Keyring:
+    configured = settings.section(SecretSettings).secret_keys
+    source = settings.source("secret_keys") if configured else f"The key file {key_file}"
     try:
-        return Keyring(parse_keys(configured if configured else _read_key_file(settings, create_key)))
+        return Keyring(parse_keys(configured if configured else _read_key_file(key_file, create_key)))
     except KeyringError as error:
         raise SettingsError(f"{source}: {error}") from None
 
 
-def _read_key_file(settings: Settings, create_key: bool) -> str:
-    path = settings.secret_keys_path
+def _read_key_file(path: Path, create_key: bool) -> str:
     try:
         content = read_secret(path)
         if content is None and create_key:
@@ -88,24 +78,14 @@ def _read_key_file(settings: Settings, create_key: bool) -> str:
             f"There is no key for secrets at {path}. `qd sweep` needs the servers' keys: set QD_SECRET_KEYS, or --data "
             "to their data directory."
         )
-    if not sqlite_path(settings.database_url):
-        log.warning(
-            "secrets are encrypted with the keys in %s: every server of this database needs the same keys, so set "
-            "QD_SECRET_KEYS for all of them",
-            path,
-        )
     try:
         return content.decode("ascii")
     except UnicodeDecodeError:
         raise KeyringError("it is not ASCII text.") from None
 
 
-def build_secret_routes(
-    deps: SecretDeps, cipher: FieldCipher, secret_columns: Sequence[SecretColumns], check_bearer: CheckBearer
-) -> list[Route]:
-    rotation = SecretRotation(deps.engine, deps.cross_zone_engine, cipher, secret_columns, zones.lock_statement)
-    return routes.routes(SecretHandlers(rotation, check_bearer))
-
-
-def _secret_settings(settings: Settings) -> SecretSettings:
-    return settings.section(SecretSettings)
+def build_secrets(
+    runtime: Runtime, cipher: FieldCipher, secret_columns: Sequence[SecretColumns], check_bearer: CheckBearer
+) -> Component:
+    rotation = SecretRotation(runtime.engine, runtime.cross_zone_engine, cipher, secret_columns, zones.lock_statement)
+    return Component(routes.routes(SecretHandlers(rotation, check_bearer)))

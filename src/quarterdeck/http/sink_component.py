@@ -1,4 +1,4 @@
-"""Builds the sinks, and the Redis mirrors of keys, slots and heartbeats.
+"""Builds the sinks component: the sinks, and the Redis mirrors of keys, slots and heartbeats.
 
 Without REDIS_URL only the routes and the retention of sinks are built: a sink that is no longer configured is still
 listed, and is deleted after its retention period. With REDIS_URL, the sinks `redis-streams` and `redis-keys` with their
@@ -9,36 +9,30 @@ write: a server starts and serves while Redis is unavailable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 from quarterdeck.bus.redis import stream_entries
 from quarterdeck.bus.redis.interfaces import SlotWriter, StreamWriter
 from quarterdeck.bus.redis.key_layout import KeyWriter
 from quarterdeck.core.clock import system_now
-from quarterdeck.core.routing import Route
+from quarterdeck.core.redaction import mask_passwords
 from quarterdeck.domain.agents.operations import HeartbeatRecorder
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.tasks.operations import redis_rows
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leader_loop import LeaderLoop
-from quarterdeck.engine.leases import Lease
 from quarterdeck.engine.mirrors.heartbeats import HeartbeatMirror
 from quarterdeck.engine.mirrors.keys import KeyMirror
 from quarterdeck.engine.mirrors.slots import SlotMirror, SlotReconciler
-from quarterdeck.engine.settings import LogSettings, SinkSettings
+from quarterdeck.engine.runtime import Component, MetricsRegistry, Runtime, SettingsReader, Startable
+from quarterdeck.engine.settings import SettingsError, SinkSettings
 from quarterdeck.engine.sinks import Sink, SinkTarget
 from quarterdeck.engine.sinks.retention import SinkRetention
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine
-from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.http import redis_routes, sink_routes
-from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.redis_routes import RedisHandlers
 from quarterdeck.http.sink_routes import SinkHandlers
 from quarterdeck.http.system_routes import CheckBearer
-from quarterdeck.settings import Settings, SettingsError, mask
 
 REDIS_STREAMS = "redis-streams"
 
@@ -54,12 +48,12 @@ class RedisWriters:
     """Returns the number of connection errors."""
 
 
-def open_redis(settings: Settings) -> RedisWriters | None:
+def open_redis(settings: SettingsReader) -> RedisWriters | None:
     """Return None if REDIS_URL is not set. Raises SettingsError if it cannot be used."""
     sink_settings = settings.section(SinkSettings)
     if sink_settings.redis_url is None:
         return None
-    source = settings.values["redis_url"].source
+    source = settings.source("redis_url")
     if sink_settings.streams_hmac_key is None:
         raise SettingsError(f"{source} is set, but STREAMS_HMAC_KEY is not. Set it: stream entries are signed with it.")
     try:
@@ -70,7 +64,7 @@ def open_redis(settings: Settings) -> RedisWriters | None:
         clients = [client.connect(sink_settings.redis_url) for _ in range(2)]
         key_client = client.connect(sink_settings.redis_url, key_writer.CONNECTIONS, "surrogateescape")
     except ValueError as error:
-        raise SettingsError(f"{source} is {mask(sink_settings.redis_url)!r}: {error}.") from error
+        raise SettingsError(f"{source} is {mask_passwords(sink_settings.redis_url)!r}: {error}.") from error
     key, errors = sink_settings.streams_hmac_key.encode(), client.ErrorCounter()
     return RedisWriters(
         streams_writer.RedisStreamWriter(clients[0], key, errors),
@@ -78,29 +72,6 @@ def open_redis(settings: Settings) -> RedisWriters | None:
         key_writer.RedisKeyWriter(key_client, errors),
         lambda: errors.count,
     )
-
-
-class SinkDeps(Protocol):
-    """The part of `Runtime` that sinks use."""
-
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def wakeups(self) -> Wakeups: ...
-    @property
-    def metrics(self) -> Metrics: ...
-    @property
-    def cross_zone_engine(self) -> Engine: ...
-    @property
-    def commit_listeners(self) -> list[Callable[[Sequence[NewEvent]], None]]: ...
-
-
-@dataclass(slots=True)
-class SinkComponent:
-    routes: list[Route]
-    sweeps: list[Sweep]
-    leases: list[Lease] = field(default_factory=list)
-    startables: list[LeaderLoop | SlotMirror | HeartbeatMirror] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,50 +84,54 @@ class SinkInputs:
 
 
 async def build_sinks(
-    deps: SinkDeps, writers: RedisWriters | None, check_bearer: CheckBearer, inputs: SinkInputs
-) -> SinkComponent:
-    settings = deps.settings.section(SinkSettings)
-    cleanup_interval_ms = deps.settings.section(LogSettings).retention_cleanup_interval_ms
-    retention = SinkRetention(deps.cross_zone_engine, settings.outbox_retention_days, cleanup_interval_ms)
-    leader_loops = {leader_loop.name: leader_loop for leader_loop in inputs.sinks}
-    handlers = SinkHandlers(deps.cross_zone_engine, leader_loops, check_bearer, deps.wakeups.notify)
-    component = SinkComponent(sink_routes.routes(handlers), [retention.sweep()])
+    runtime: Runtime, writers: RedisWriters | None, check_bearer: CheckBearer, inputs: SinkInputs
+) -> Component:
+    settings = runtime.settings.section(SinkSettings)
+    retention = SinkRetention(runtime.cross_zone_engine, settings.outbox_retention_days, runtime.retention_interval_ms)
+    sweeps, startables = [retention.sweep()], list[Startable]()
     mirror: KeyMirror | None = None
+    redis_loops: list[LeaderLoop] = []
     if writers is not None:
-        mirror, key_loop = await _build_key_mirror(deps, writers.keys, settings)
-        for leader_loop in (await _build_stream_sink(deps, writers.streams, settings), key_loop):
-            leader_loops[leader_loop.name] = leader_loop
-            component.leases.append(leader_loop.lease)
-            component.startables.append(leader_loop)
-        component.startables.append(_build_slot_mirror(deps, writers.slots, settings, component.sweeps))
+        mirror, key_loop = await _build_key_mirror(runtime, writers.keys, settings)
+        redis_loops = [await _build_stream_sink(runtime, writers.streams, settings), key_loop]
+        startables += [*redis_loops, _build_slot_mirror(runtime, writers.slots, settings, sweeps)]
         if inputs.heartbeats is not None:
             # First in the list, so that it stops while the client that it shares is still open.
-            component.startables.insert(0, _build_heartbeat_mirror(deps.metrics, writers.keys, inputs.heartbeats))
-    component.routes += redis_routes.routes(RedisHandlers(mirror, check_bearer, deps.wakeups.notify))
-    deps.metrics.add_counter(
+            startables.insert(0, _build_heartbeat_mirror(runtime.metrics, writers.keys, inputs.heartbeats))
+    leader_loops = {leader_loop.name: leader_loop for leader_loop in (*inputs.sinks, *redis_loops)}
+    handlers = SinkHandlers(runtime.cross_zone_engine, leader_loops, check_bearer, runtime.wakeups.notify)
+    redis_handlers = RedisHandlers(mirror, check_bearer, runtime.wakeups.notify)
+    runtime.metrics.add_counter(
         "valkey_connection_errors",
         "Failed connections to Redis",
         "redis",
         (lambda: 0) if writers is None else writers.error_count,
     )
-    return component
+    return Component(
+        [*sink_routes.routes(handlers), *redis_routes.routes(redis_handlers)],
+        sweeps,
+        [leader_loop.lease for leader_loop in redis_loops],
+        startables,
+    )
 
 
 async def _build_key_mirror(
-    deps: SinkDeps, key_writer: KeyWriter, settings: SinkSettings
+    runtime: Runtime, key_writer: KeyWriter, settings: SinkSettings
 ) -> tuple[KeyMirror, LeaderLoop]:
-    mirror = KeyMirror(deps.cross_zone_engine, redis_rows.TaskMirrorSource(), key_writer, settings)
+    mirror = KeyMirror(runtime.cross_zone_engine, redis_rows.TaskMirrorSource(), key_writer, settings)
     await mirror.sink.register()
-    _register_metrics(deps.metrics, mirror.sink)
-    deps.metrics.add_counter(
+    _register_metrics(runtime.metrics, mirror.sink)
+    runtime.metrics.add_counter(
         "quarterdeck_redis_keys_repairs", "Redis keys repaired", "redis", lambda: mirror.repair_count
     )
     return mirror, LeaderLoop(
-        mirror.sink.name, deps.cross_zone_engine, deps.wakeups, settings.outbox_interval_ms, mirror
+        mirror.sink.name, runtime.cross_zone_engine, runtime.wakeups, settings.outbox_interval_ms, mirror
     )
 
 
-def _build_heartbeat_mirror(metrics: Metrics, key_writer: KeyWriter, heartbeats: HeartbeatRecorder) -> HeartbeatMirror:
+def _build_heartbeat_mirror(
+    metrics: MetricsRegistry, key_writer: KeyWriter, heartbeats: HeartbeatRecorder
+) -> HeartbeatMirror:
     mirror = HeartbeatMirror(key_writer)
     heartbeats.listeners.append(lambda agents: mirror.record(map(redis_rows.to_heartbeat, agents)))
     metrics.add_counter(
@@ -165,29 +140,29 @@ def _build_heartbeat_mirror(metrics: Metrics, key_writer: KeyWriter, heartbeats:
     return mirror
 
 
-async def _build_stream_sink(deps: SinkDeps, stream_writer: StreamWriter, settings: SinkSettings) -> LeaderLoop:
+async def _build_stream_sink(runtime: Runtime, stream_writer: StreamWriter, settings: SinkSettings) -> LeaderLoop:
     target = SinkTarget(stream_writer, stream_entries.build_entries, stream_entries.REVOCATIONS.__eq__)
-    sink = Sink(deps.cross_zone_engine, REDIS_STREAMS, target, settings)
+    sink = Sink(runtime.cross_zone_engine, REDIS_STREAMS, target, settings)
     await sink.register()
-    _register_metrics(deps.metrics, sink)
-    return LeaderLoop(sink.name, deps.cross_zone_engine, deps.wakeups, settings.outbox_interval_ms, sink)
+    _register_metrics(runtime.metrics, sink)
+    return LeaderLoop(sink.name, runtime.cross_zone_engine, runtime.wakeups, settings.outbox_interval_ms, sink)
 
 
 def _build_slot_mirror(
-    deps: SinkDeps, slot_writer: SlotWriter, settings: SinkSettings, sweeps: list[Sweep]
+    runtime: Runtime, slot_writer: SlotWriter, settings: SinkSettings, sweeps: list[Sweep]
 ) -> SlotMirror:
-    counts = SlotCounts(deps.settings.section(Limits))
-    mirror = SlotMirror(deps.cross_zone_engine, counts, slot_writer)
-    deps.commit_listeners.append(mirror.on_commit)
-    reconciler = SlotReconciler(deps.cross_zone_engine, counts, slot_writer, settings.slots_reconcile_interval_ms)
+    counts = SlotCounts(runtime.settings.section(Limits))
+    mirror = SlotMirror(runtime.cross_zone_engine, counts, slot_writer)
+    runtime.commit_listeners.append(mirror.on_commit)
+    reconciler = SlotReconciler(runtime.cross_zone_engine, counts, slot_writer, settings.slots_reconcile_interval_ms)
     sweeps.append(reconciler.sweep())
-    deps.metrics.add_counter(
+    runtime.metrics.add_counter(
         "quarterdeck_slots_repairs", "Slot counters repaired", "redis", lambda: reconciler.repair_count
     )
     return mirror
 
 
-def _register_metrics(metrics: Metrics, sink: Sink) -> None:
+def _register_metrics(metrics: MetricsRegistry, sink: Sink) -> None:
     def lag_events() -> float:
         return max(0, sink.head - sink.position)
 

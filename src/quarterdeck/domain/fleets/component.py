@@ -1,0 +1,129 @@
+"""Builds the fleets component: lanes, handlers, long polls for messages, and access to tmux panes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from quarterdeck.core.clock import DAY, SECOND
+from quarterdeck.core.routing import Call
+from quarterdeck.domain.agents.model import AgentTokenClaims, MintAgentToken
+from quarterdeck.domain.fleets import fleet_routes, member_routes, message_routes, monitor_routes, pane_notifier
+from quarterdeck.domain.fleets.fleet_routes import FleetHandlers
+from quarterdeck.domain.fleets.member_panes import MemberPanes, MemberPanesDeps
+from quarterdeck.domain.fleets.member_routes import MemberHandlers
+from quarterdeck.domain.fleets.message_routes import MessageHandlers
+from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, MessageCommand, MessageOutcome
+from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
+from quarterdeck.domain.fleets.monitor_routes import MonitorHandlers
+from quarterdeck.domain.fleets.operations import inbox_long_poll, members, message_reads
+from quarterdeck.domain.fleets.operations.inbox_long_poll import InboxLongPoll, InboxWakeups
+from quarterdeck.domain.fleets.operations.messages import MessageBatchRunner
+from quarterdeck.domain.fleets.pane_access import PaneAccess
+from quarterdeck.domain.fleets.pane_notifier import PaneNotifier
+from quarterdeck.engine.lanes import Lane
+from quarterdeck.engine.long_poll import Watcher
+from quarterdeck.engine.runtime import Component, Runtime
+from quarterdeck.engine.settings import ServerSettings, SettingsError
+from quarterdeck.tmux.coding_agents import CodingAgent, CodingAgentError, merge_coding_agents
+from quarterdeck.tmux.host import this_host
+
+
+class Fleets:
+    def __init__(
+        self,
+        runtime: Runtime,
+        mint_token: MintAgentToken,
+        open_timeline: Callable[[Call], Awaitable[object]],
+        member_environment: Mapping[str, str],
+    ) -> None:
+        """`open_timeline` opens a stream of a fleet's timeline; streams belong to the HTTP layer. `member_environment`
+        is added to the environment of members' processes."""
+        settings = runtime.settings.section(FleetSettings)
+        coding_agents = load_coding_agents(settings)
+        self.fleet_lane: Lane[FleetCommand, FleetOutcome] = runtime.lanes.add_write_lane("fleet", members.change_fleets)
+        self.message_lane: Lane[MessageCommand, MessageOutcome] = runtime.lanes.add_write_lane(
+            "message", MessageBatchRunner(self._on_delivered).run
+        )
+        self.names_lane = runtime.lanes.add_read_lane("member-names", message_reads.load_names_batch)
+        self._notifier = self._build_notifier(runtime, settings, coding_agents)
+
+        def mint(member: Member) -> str:
+            return mint_token(_token_claims(member, settings.fleet_token_days * DAY // SECOND))
+
+        pane_access = PaneAccess(this_host(), coding_agents, settings.fleet_notice_seconds, settings.fleet_exit_seconds)
+        panes = MemberPanes(
+            MemberPanesDeps(runtime.engine, self.fleet_lane.submit, mint, pane_access, member_environment)
+        )
+        self.polls = inbox_long_poll.new_inbox_polls()
+        runtime.metrics.add_gauge(
+            "quarterdeck_polls_waiting", "Long polls waiting for a message", "messages", self.polls.__len__
+        )
+        message_handlers = MessageHandlers(
+            runtime.engine,
+            self.message_lane.submit,
+            self.names_lane.submit,
+            InboxLongPoll(runtime.engine, self.polls),
+            settings.fleet_poll_wait_max_ms,
+            self._notifier.wait_for_receipts,
+            open_timeline,
+        )
+        watcher = Watcher(
+            runtime.wakeups,
+            self.polls,
+            InboxWakeups(runtime.engine, self.polls),
+            inbox_long_poll.CHECK_INTERVAL_SECONDS,
+            "message-lookout",
+        )
+        self.component = Component(
+            [
+                *fleet_routes.routes(FleetHandlers(runtime.engine, self.fleet_lane.submit, panes)),
+                *member_routes.routes(MemberHandlers(runtime.engine, self.fleet_lane.submit, panes)),
+                *message_routes.routes(message_handlers),
+                *monitor_routes.routes(MonitorHandlers(runtime.engine, self.fleet_lane.submit)),
+            ],
+            startables=[watcher, self._notifier],
+            on_drain=[self.polls.close],
+        )
+
+    def _on_delivered(self, messages: Sequence[Message]) -> None:
+        self._notifier.notify(messages)
+
+    def _build_notifier(
+        self, runtime: Runtime, settings: FleetSettings, coding_agents: Mapping[str, CodingAgent]
+    ) -> PaneNotifier:
+        # Receipts change messages, so they go through the message lane.
+        deps = pane_notifier.NotifierDeps(
+            runtime.cross_zone_engine, self.message_lane.submit, this_host(), coding_agents
+        )
+        grace_seconds = runtime.settings.section(ServerSettings).shutdown_grace_ms / 1000
+        notifier = PaneNotifier(deps, settings, grace_seconds)
+        runtime.metrics.add_gauge(
+            "quarterdeck_notices_waiting", "Notices without a receipt yet", "panes", notifier.__len__
+        )
+        for outcome in pane_notifier.OUTCOMES:
+            runtime.metrics.add_counter(
+                "quarterdeck_notices",
+                "Notices of messages, by outcome",
+                outcome,
+                partial(notifier.counts.__getitem__, outcome),
+            )
+        return notifier
+
+
+def load_coding_agents(settings: FleetSettings) -> Mapping[str, CodingAgent]:
+    try:
+        return merge_coding_agents(settings.coding_agents)
+    except CodingAgentError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _token_claims(member: Member, ttl_seconds: int) -> AgentTokenClaims:
+    assert member.registry_id is not None  # only the administrator is not a registered agent
+    return AgentTokenClaims(
+        zone_id=member.zone_id,
+        agent_id=member.registry_id,
+        client_id=f"fleet-{member.fleet_id}",
+        ttl_seconds=ttl_seconds,
+        registered_at=member.registered_at,
+    )

@@ -1,0 +1,83 @@
+"""Builds the components for tasks and for their logs, costs and budgets."""
+
+from __future__ import annotations
+
+from quarterdeck.core.clock import DAY
+from quarterdeck.domain.agents.component import Agents
+from quarterdeck.domain.agents.sweeps import AgentRetention
+from quarterdeck.domain.tasks import detail_routes, heartbeat_routes, operations, routes
+from quarterdeck.domain.tasks.detail_routes import TaskDetailHandlers
+from quarterdeck.domain.tasks.heartbeat_routes import HeartbeatHandlers
+from quarterdeck.domain.tasks.model.commands import TaskCommand, TaskResult
+from quarterdeck.domain.tasks.model.rows import TaskSettings
+from quarterdeck.domain.tasks.operations import budgets, coordinator_queries, log_long_poll, logs
+from quarterdeck.domain.tasks.routes import TaskHandlers
+from quarterdeck.domain.tasks.sweeps import TaskRetention
+from quarterdeck.engine.lanes import Lane
+from quarterdeck.engine.long_poll import Watcher
+from quarterdeck.engine.runtime import Component, Runtime
+from quarterdeck.engine.secrets import FieldCipher
+from quarterdeck.engine.sweeps import Sweep
+
+
+class Tasks:
+    def __init__(self, runtime: Runtime, cipher: FieldCipher, agents: Agents) -> None:
+        settings = runtime.settings.section(TaskSettings)
+        self.polls, poll_seconds = operations.new_claim_polls(), settings.task_claim_poll_ms / 1000
+        batch_runner = operations.BatchRunner(operations.timeouts_of(settings), self.polls, poll_seconds)
+        self.lane: Lane[TaskCommand, TaskResult] = runtime.lanes.add_write_lane("task", batch_runner.run)
+        self.show_lane = runtime.lanes.add_read_lane("task-show", operations.read_tasks)
+        handlers = TaskHandlers(runtime.engine, self.lane.submit, self.show_lane.submit, self.polls, cipher, settings)
+        self.polls.on_undelivered = handlers.release_undelivered
+        self.heartbeat_feedback = operations.HeartbeatFeedback(runtime.engine, self.lane.submit)
+        heartbeat_handlers = HeartbeatHandlers(
+            agents.heartbeat_lane.submit, agents.refresh_lane.submit, self.heartbeat_feedback, cipher
+        )
+        runtime.metrics.add_gauge("quarterdeck_claims_waiting", "Claims waiting for work", "tasks", self.polls.__len__)
+        claim_wakeups = operations.ClaimWakeups(runtime.engine, self.polls, poll_seconds)
+        retention = TaskRetention(runtime.cross_zone_engine, self.lane.submit, settings)
+        self.component = Component(
+            [*routes.routes(handlers), *heartbeat_routes.routes(heartbeat_handlers)],
+            [retention.sweep(runtime.retention_interval_ms), _build_agent_retention(runtime, agents, settings)],
+            startables=[Watcher(runtime.wakeups, self.polls, claim_wakeups, poll_seconds, "task-lookout")],
+            on_drain=[self.polls.close],
+        )
+
+
+def _build_agent_retention(runtime: Runtime, agents: Agents, settings: TaskSettings) -> Sweep:
+    """A terminated agent is kept as long as its tasks: for their archive days plus their retention days."""
+    retention = AgentRetention(
+        runtime.cross_zone_engine,
+        agents.delete_lane.submit,
+        coordinator_queries.find_agents_named_by_tasks,
+        round((settings.task_archive_days + settings.task_retention_days) * DAY),
+    )
+    return retention.sweep(runtime.retention_interval_ms)
+
+
+class TaskDetails:
+    """Task logs, explanations, costs and budgets."""
+
+    def __init__(self, runtime: Runtime, cipher: FieldCipher) -> None:
+        poll_seconds = runtime.settings.section(TaskSettings).task_claim_poll_ms / 1000
+        log_writer, self.polls = logs.LogWriter(cipher, runtime.wakeups.notify), log_long_poll.new_log_polls()
+        self.log_lane = runtime.lanes.add_write_lane("task-log", log_writer.add)
+        self.budget_lane = runtime.lanes.add_write_lane("budget", budgets.change_budgets)
+        handlers = TaskDetailHandlers(
+            runtime.engine,
+            self.log_lane.submit,
+            self.budget_lane.submit,
+            log_long_poll.LogLongPoll(runtime.engine, self.polls),
+        )
+        runtime.metrics.add_gauge(
+            "quarterdeck_log_readers_waiting",
+            "Long polls waiting for new lines of a task log",
+            "tasks",
+            self.polls.__len__,
+        )
+        log_wakeups = log_long_poll.LogWakeups(runtime.engine, self.polls, poll_seconds)
+        self.component = Component(
+            detail_routes.routes(handlers),
+            startables=[Watcher(runtime.wakeups, self.polls, log_wakeups, poll_seconds, "task-log-lookout")],
+            on_drain=[self.polls.close],
+        )
