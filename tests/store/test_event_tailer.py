@@ -77,7 +77,8 @@ class TailerHarness:
         async def operation(tx: Transaction) -> None:
             await tx.read()
             for subject in subjects:
-                tx.emit(NewEvent(event_type, zone_id, subject, "tester", to_state=STATE_AFTER_EVENT.get(event_type)))
+                to_state = STATE_AFTER_EVENT.get(event_type)
+                tx.emit(NewEvent(event_type, zone_id, subject, "tester", None, to_state, '{"reason":"requested"}'))
 
         await self.runtime.engine.transact(operation, zones=[zone_id])
 
