@@ -31,10 +31,30 @@ class Gate:
     """Blocks or fails the reads of the tailer."""
 
     def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.open.set()
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self._read_lock = asyncio.Lock()
         self.failures = 0
         self.reads = 0
+
+    async def close(self) -> None:
+        """Block the reads from now on. A read that has started ends first, so it sees nothing that is written later."""
+        self._is_open.clear()
+        async with self._read_lock:
+            pass
+
+    def open(self) -> None:
+        self._is_open.set()
+
+    @contextlib.asynccontextmanager
+    async def passed(self) -> AsyncIterator[None]:
+        await self._is_open.wait()
+        async with self._read_lock:
+            self.reads += 1
+            if self.failures:
+                self.failures -= 1
+                raise TransientError("08006", "unavailable")
+            yield
 
 
 @dataclass(frozen=True)
@@ -44,12 +64,8 @@ class GatedEngine(Engine):
     async def read(
         self, operation: Callable[[Transaction], Awaitable[T]], *, zones: Collection[str] = (), for_writer: bool = False
     ) -> T:
-        await self.gate.open.wait()
-        self.gate.reads += 1
-        if self.gate.failures:
-            self.gate.failures -= 1
-            raise TransientError("08006", "unavailable")
-        return await Engine.read(self, operation, zones=zones)
+        async with self.gate.passed():
+            return await Engine.read(self, operation, zones=zones)
 
 
 @dataclass
@@ -100,7 +116,7 @@ async def open_tailer(url: str, poll_seconds: float = NEVER) -> AsyncIterator[Ta
         cross_zone_engine = GatedEngine(runtime.cross_zone_engine.store, gate=gate)
         tailer = EventTailer(cross_zone_engine, wakeups, encode, poll_seconds)
         yield TailerHarness(runtime, wakeups, gate, tailer, encoded)
-        gate.open.set()
+        gate.open()
         await tailer.stop()
 
 
@@ -203,12 +219,12 @@ async def test_events_committed_during_a_page_read_are_neither_lost_nor_duplicat
     slow = SlowEngine(tailer_harness.runtime.store)
     subscriber = EventSubscriber(tailer_harness.tailer, slow, EventFilter(ZONE))
     await tailer_harness.tailer.attach(subscriber)
-    tailer_harness.gate.open.clear()
+    await tailer_harness.gate.close()
     await tailer_harness.emit("in the page, and later delivered by the tailer")
     receiving = asyncio.create_task(receive(subscriber, 3))
     await slow.has_read.wait()
     await tailer_harness.emit("not in the page")
-    tailer_harness.gate.open.set()
+    tailer_harness.gate.open()
     assert await receive(quick, 2) == [1, 2]
     slow.may_return.set()
     await tailer_harness.emit("after the page")
@@ -275,10 +291,10 @@ async def test_positions_from_floor_to_head_are_inside_the_log(tailer_harness: T
 
 async def test_subscriber_overtaken_by_retention_gets_the_bounds(tailer_harness: TailerHarness) -> None:
     subscriber = await tailer_harness.subscribe_live()
-    tailer_harness.gate.open.clear()
+    await tailer_harness.gate.close()
     await tailer_harness.emit(*map(str, range(10)))
     await tailer_harness.delete_events_to(6)
-    tailer_harness.gate.open.set()
+    tailer_harness.gate.open()
     async with asyncio.timeout(LIMIT):
         await subscriber.wait(asyncio.get_running_loop().time() + LIMIT)
     assert not subscriber.is_live
@@ -297,7 +313,7 @@ async def test_log_is_read_only_while_there_are_subscribers(tailer_harness: Tail
     tailer_harness.tailer.detach(subscriber)
 
     async def has_stopped() -> bool:
-        return tailer_harness.tailer._task is None
+        return not tailer_harness.tailer.is_running
 
     await eventually(has_stopped, "the tailer stopped")
     reads = tailer_harness.gate.reads
