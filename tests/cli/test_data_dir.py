@@ -19,10 +19,9 @@ import pytest
 from quarterdeck.client import autostart, discovery, file_locks
 from quarterdeck.client.api import ApiClient
 from quarterdeck.client.data_dir import DataDir, resolve_data_dir, socket_path
-from quarterdeck.client.discovery import ServerLocation
+from quarterdeck.client.discovery import ServerLocation, listener_pid, listener_uid
 from quarterdeck.client.http_sync import Connection
 from quarterdeck.client.http_types import Address, Unreachable, parse_address
-from quarterdeck.client.socket_peer import listener_pid, listener_uid
 from quarterdeck.core.errors import Unauthenticated
 from quarterdeck.server_process import socket_path as socket_of_server
 from tests.cli.cli_support import Qd, http_response, install_fake_server, run_scripted_server

@@ -65,6 +65,7 @@ def test_missing_tmux_is_reported_with_an_install_hint(zone_qd: Qd, tmp_path: Pa
     ("fields", "name", "fix"),
     [
         ({"version": "9.9.9"}, "server", "pip install quarterdeck==9.9.9"),
+        ({"now": None}, "clock", "upgrade that server"),
         ({"complaint": "The database is behind."}, "database", "qd db upgrade"),
         ({"now": (datetime.now(UTC) - timedelta(minutes=1)).isoformat()}, "clock", "timedatectl set-ntp true"),
     ],

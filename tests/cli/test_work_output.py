@@ -7,7 +7,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.cli import progress_bars, task_tree, time_args, top_view
+from quarterdeck.cli import input as input_values, progress_bars, task_tree, top_view
 from quarterdeck.cli.output import TextStyler, clip, width
 from quarterdeck.cli.session_tree import ASCII_GLYPHS
 from quarterdeck.cli.task_add import TaskLine, split_into_batches
@@ -205,19 +205,19 @@ def test_sparkline_scales_to_its_maximum_and_is_empty_without_events() -> None:
 
 
 def test_time_arguments_are_instants_or_offsets_from_now() -> None:
-    assert time_args.parse_future_time("+10m", NOW) == "2026-01-02T03:14:05.000+00:00"
-    assert time_args.parse_past_time("10m", NOW) == "2026-01-02T02:54:05.000+00:00"
-    assert time_args.parse_future_time("2026-01-02T03:04:05+02:00", NOW).startswith("2026-01-0")
-    assert time_args.parse_day("7d", NOW) == "2025-12-26"
-    assert time_args.parse_day("2026-01-31", NOW) == "2026-01-31"
+    assert input_values.parse_future_time("+10m", NOW) == "2026-01-02T03:14:05.000+00:00"
+    assert input_values.parse_past_time("10m", NOW) == "2026-01-02T02:54:05.000+00:00"
+    assert input_values.parse_future_time("2026-01-02T03:04:05+02:00", NOW).startswith("2026-01-0")
+    assert input_values.parse_day("7d", NOW) == "2025-12-26"
+    assert input_values.parse_day("2026-01-31", NOW) == "2026-01-31"
     # Without an offset the time is local.
     local = time.strftime("%z", time.localtime(NOW))
-    assert time_args.parse_future_time("2026-01-02T03:04:05", NOW).replace(":", "").endswith(local)
+    assert input_values.parse_future_time("2026-01-02T03:04:05", NOW).replace(":", "").endswith(local)
 
 
 @pytest.mark.parametrize("text", ["soon", "+soon", "+999999999999999d", "2026-13-01", ""])
 def test_invalid_time_argument_raises_value_error(text: str) -> None:
-    for kind in (time_args.FUTURE_TIME, time_args.PAST_TIME, time_args.DAY):
+    for kind in (input_values.FUTURE_TIME, input_values.PAST_TIME, input_values.DAY):
         with pytest.raises(ValueError):
             kind.parse(text)
 

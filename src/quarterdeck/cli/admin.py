@@ -17,132 +17,38 @@ from quarterdeck.cli.command_table import (
     GLOBAL_OPTIONS,
     ID,
     NUMBER,
+    ROLE,
     TEXT,
     Argument,
-    Command,
-    CommandTable,
+    Group,
     Option,
-    uppercase_choice,
 )
 from quarterdeck.cli.context import Context
 
-
-def build_command_table() -> CommandTable:
-    database_options = (DATABASE_OPTION, OWN_VARIABLES_OPTION)
-    return CommandTable(
-        (
-            Command(
-                ("sweep",),
-                "Run the sweeps of a PostgreSQL database without serving requests.",
-                exec_server_command,
-                options=(*_SWEEP_OPTIONS, *database_options),
-                description=_SWEEP_HELP,
-            ),
-            Command(("token",), "Issue a bearer token with the local key and print it.", token, options=_TOKEN_OPTIONS),
-            Command(
-                ("db", "init"),
-                "Create or upgrade the schema.",
-                exec_server_command,
-                options=database_options,
-                description=_DB_INIT_HELP,
-            ),
-            Command(("db", "upgrade"), "Upgrade the schema.", exec_server_command, options=database_options),
-            Command(
-                ("db", "status"),
-                "Compare the schema with the one that this release needs.",
-                exec_server_command,
-                options=database_options,
-            ),
-            Command(
-                ("db", "backup"),
-                "Back up a SQLite database, even while its server is running.",
-                exec_server_command,
-                (Argument("file", "FILE", FILE),),
-                database_options,
-                _DB_BACKUP_HELP,
-            ),
-            Command(
-                ("audit", "verify"),
-                "Verify the event log against its seals.",
-                exec_server_command,
-                options=(*_AUDIT_VERIFY_OPTIONS, *database_options),
-                description=_AUDIT_VERIFY_HELP,
-            ),
-            Command(
-                ("audit", "anchor"),
-                "Print the newest seal, so that you can store it elsewhere.",
-                exec_server_command,
-                options=database_options,
-            ),
-            Command(
-                ("check",),
-                "Check that counters, trees and the event log agree.",
-                exec_server_command,
-                options=(_HISTORY_OPTION, *database_options),
-                description=_CHECK_HELP,
-            ),
-            Command(
-                ("config", "show"),
-                "Print all settings and their sources.",
-                exec_server_command,
-                options=database_options,
-            ),
-            Command(("config", "alerts"), "Print alert rules for Prometheus.", alerts),
-        ),
-        {
-            "db": "Manage the database: schema and backups.",
-            "audit": "Verify the event log against its seals.",
-            "config": "Print the server's settings, or alert rules.",
-        },
-    )
+ROOT = Group("")
+DB = Group("db", "Manage the database: schema and backups.")
+AUDIT = Group("audit", "Verify the event log against its seals.")
+CONFIG = Group("config", "Print the server's settings, or alert rules.")
+GROUPS = (ROOT, DB, AUDIT, CONFIG)
 
 
-_SWEEP_OPTIONS = (
-    Option("--once", "Run each sweep once, print what it changed, and exit."),
-    Option("--only", "Run only this sweep; repeatable.", TEXT, many=True),
-    Option("--list", "Print the sweeps and their intervals, and exit."),
-    Option("--metrics-port", "Port that serves /health, /ready and /metrics [default: none].", NUMBER),
-)
-_SWEEP_HELP = """Servers run the sweeps themselves unless QD_SWEEPS=false. Any number of sweep processes may run
-alongside any number of servers. SIGTERM and SIGINT stop the process. With --once it exits 1 if a sweep failed."""
-_ROLE_TYPE = uppercase_choice("OWNER", "ADMIN", "MEMBER", "AGENT")
-_TOKEN_OPTIONS = (
+DATABASE_OPTION = Option("--database", "Database URL [default: SQLite in the data directory].", TEXT)
+OWN_VARIABLES_OPTION = Option("--only-own-variables", "Ignore variables without QD_, such as DATABASE_URL and PORT.")
+
+
+@ROOT.command(
+    "token",
+    "Issue a bearer token with the local key and print it.",
     Option("--app", "Application that the token acts for [default: local].", ID),
     Option("--scope", "Scope to grant; repeatable [default: agent:lifecycle].", TEXT, many=True),
     Option("--ttl", "Lifetime, such as 90s, 15m or 2h [default: 1h].", DURATION),
     Option("--session", "Session that the token acts for. The token is valid only while the session is live.", ID),
     Option("--agent", "Agent that the token acts for. The token cannot act for another agent.", ID),
-    Option("--role", "Role claim. A role assigned with `qd role set` takes precedence.", _ROLE_TYPE),
+    Option("--role", "Role claim. A role assigned with `qd role set` takes precedence.", ROLE),
 )
-_AUDIT_VERIFY_OPTIONS = (
-    Option("--anchor", "Seal stored earlier, or a file with one seal per line; repeatable.", TEXT, many=True),
-    Option("--key", "Public key to trust, PEM or JWKS; repeatable [default: data directory's key].", FILE, many=True),
-)
-_AUDIT_VERIFY_HELP = """Reads the database directly and needs no server. If the log was altered, prints the first
-alteration and exits 1. Without --anchor it cannot detect that the newest seals were deleted with their events."""
-_CHECK_HELP = """Reads one snapshot of the database directly and needs no server. If there are differences, prints all
-of them and exits 1. With --history, also checks the recorded calls of clients against the guarantees."""
-_HISTORY_OPTION = Option("--history", "Calls recorded by clients, as JSON Lines; repeatable.", FILE, many=True)
-_DB_INIT_HELP = """Prints whether it created the schema, upgraded it, or found it up to date. Refuses a database
-of a newer release or with another program's tables."""
-_DB_BACKUP_HELP = """The backup is consistent. FILE appears only when the backup is complete; an existing file is never
-overwritten. The backup does not contain the signing key. For PostgreSQL, use pg_dump."""
-DATABASE_OPTION = Option("--database", "Database URL [default: SQLite in the data directory].", TEXT)
-OWN_VARIABLES_OPTION = Option("--only-own-variables", "Ignore variables without QD_, such as DATABASE_URL and PORT.")
-
-
 def token(context: Context) -> int:
     zone = context.text("zone") or context.environ.get("QD_ZONE")
     return exec_server_command(context, [] if zone is None else [f"--zone={zone}"])
-
-
-def alerts(context: Context) -> int:
-    # The rules are part of the package, because they name the metrics of this release.
-    from importlib import resources  # imported here: other commands do not need it
-
-    rules = resources.files("quarterdeck").joinpath("ops", "alerts.yml").read_text(encoding="utf-8")
-    context.show({"rules": rules}, lambda _: rules.rstrip("\n"))
-    return 0
 
 
 def exec_server_command(context: Context, extra_args: Sequence[str] = ()) -> int:
@@ -176,3 +82,84 @@ def format_option(option: Option, value: object) -> list[str]:
     values = value if isinstance(value, tuple) else (value,)
     # One argument with an equals sign, so that a value that starts with a dash is not parsed as an option.
     return [f"{option.name}={item}" for item in values]
+
+
+ROOT.command(
+    "sweep",
+    "Run the sweeps of a PostgreSQL database without serving requests.",
+    Option("--once", "Run each sweep once, print what it changed, and exit."),
+    Option("--only", "Run only this sweep; repeatable.", TEXT, many=True),
+    Option("--list", "Print the sweeps and their intervals, and exit."),
+    Option("--metrics-port", "Port that serves /health, /ready and /metrics [default: none].", NUMBER),
+    DATABASE_OPTION,
+    OWN_VARIABLES_OPTION,
+    description=(
+        "Servers run the sweeps themselves unless QD_SWEEPS=false. Any number of sweep processes may run "
+        "alongside any number of servers. SIGTERM and SIGINT stop the process. With --once it exits 1 if a "
+        "sweep failed."
+    ),
+)(exec_server_command)
+DB.command(
+    "init",
+    "Create or upgrade the schema.",
+    DATABASE_OPTION,
+    OWN_VARIABLES_OPTION,
+    description=(
+        "Prints whether it created the schema, upgraded it, or found it up to date. Refuses a database of a "
+        "newer release or with another program's tables."
+    ),
+)(exec_server_command)
+DB.command("upgrade", "Upgrade the schema.", DATABASE_OPTION, OWN_VARIABLES_OPTION)(exec_server_command)
+DB.command("status", "Compare the schema with the one that this release needs.", DATABASE_OPTION, OWN_VARIABLES_OPTION)(
+    exec_server_command
+)
+DB.command(
+    "backup",
+    "Back up a SQLite database, even while its server is running.",
+    Argument("file", "FILE", FILE),
+    DATABASE_OPTION,
+    OWN_VARIABLES_OPTION,
+    description=(
+        "The backup is consistent. FILE appears only when the backup is complete; an existing file is never "
+        "overwritten. The backup does not contain the signing key. For PostgreSQL, use pg_dump."
+    ),
+)(exec_server_command)
+AUDIT.command(
+    "verify",
+    "Verify the event log against its seals.",
+    Option("--anchor", "Seal stored earlier, or a file with one seal per line; repeatable.", TEXT, many=True),
+    Option("--key", "Public key to trust, PEM or JWKS; repeatable [default: data directory's key].", FILE, many=True),
+    DATABASE_OPTION,
+    OWN_VARIABLES_OPTION,
+    description=(
+        "Reads the database directly and needs no server. If the log was altered, prints the first alteration "
+        "and exits 1. Without --anchor it cannot detect that the newest seals were deleted with their events."
+    ),
+)(exec_server_command)
+AUDIT.command(
+    "anchor", "Print the newest seal, so that you can store it elsewhere.", DATABASE_OPTION, OWN_VARIABLES_OPTION
+)(exec_server_command)
+ROOT.command(
+    "check",
+    "Check that counters, trees and the event log agree.",
+    Option("--history", "Calls recorded by clients, as JSON Lines; repeatable.", FILE, many=True),
+    DATABASE_OPTION,
+    OWN_VARIABLES_OPTION,
+    description=(
+        "Reads one snapshot of the database directly and needs no server. If there are differences, prints "
+        "all of them and exits 1. With --history, also checks the recorded calls of clients against the "
+        "guarantees."
+    ),
+)(exec_server_command)
+CONFIG.command("show", "Print all settings and their sources.", DATABASE_OPTION, OWN_VARIABLES_OPTION)(
+    exec_server_command
+)
+
+
+@CONFIG.command("alerts", "Print alert rules for Prometheus.")
+def alerts(context: Context) -> None:
+    # The rules are part of the package, because they name the metrics of this release.
+    from importlib import resources  # imported here: other commands do not need it
+
+    rules = resources.files("quarterdeck").joinpath("ops", "alerts.yml").read_text(encoding="utf-8")
+    context.show({"rules": rules}, lambda _: rules.rstrip("\n"))

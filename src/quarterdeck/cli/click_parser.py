@@ -15,7 +15,7 @@ from quarterdeck import __version__
 from quarterdeck.cli import fast_parser
 from quarterdeck.cli.command_table import GLOBAL_OPTIONS, Argument, Command, Option, ParamType, ParsedCommand
 from quarterdeck.cli.errors import UsageError
-from quarterdeck.cli.registry import MODULES, load_command_table, load_commands
+from quarterdeck.cli.registry import MODULES, load_commands, load_groups
 
 COMPLETE_VARIABLE = "_QD_COMPLETE"
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -119,8 +119,8 @@ class _RootGroup(_LazyGroup):
 
 class _CommandGroup(_LazyGroup):
     def __init__(self, word: str, commands: Sequence[Command]) -> None:
-        table = load_command_table(word)
-        super().__init__(word, help=table.summaries.get(word) if table else None, params=_click_options(GLOBAL_OPTIONS))
+        [summary] = [group.summary for group in load_groups(word) if group.name == word]
+        super().__init__(word, help=summary, params=_click_options(GLOBAL_OPTIONS))
         self._commands = {command.words[1]: command for command in commands}
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -16,6 +16,8 @@ from quarterdeck.core.ids import is_path_id
 if TYPE_CHECKING:
     from quarterdeck.cli.context import Context
 
+    Run = Callable[[Context], int | None]
+
 Values = Mapping[str, object]
 
 
@@ -27,6 +29,8 @@ class ParamType(NamedTuple):
     choices: tuple[str, ...] = ()
     completion_source: str = ""
     """The list on the server that completes the value: fleets, members or messages (`shell_completion`)."""
+    encode: Callable[[str], object] | None = None
+    """Converts the parsed text for the request when the command runs: reads a file, or resolves a relative time."""
 
 
 class Option(NamedTuple):
@@ -39,6 +43,8 @@ class Option(NamedTuple):
     """The option may be repeated. Its value is a tuple."""
     required: bool = False
     short: str = ""
+    field: str = ""
+    """The field of the request that the option fills (`Context.body`, `Context.query`)."""
 
     @property
     def key(self) -> str:
@@ -52,6 +58,8 @@ class Argument(NamedTuple):
     required: bool = True
     many: bool = False
     """The argument takes all remaining words. Only the last argument of a command can be `many`."""
+    field: str = ""
+    """The field of the request that the argument fills, as for an option."""
 
 
 class Command(NamedTuple):
@@ -59,7 +67,8 @@ class Command(NamedTuple):
 
     words: tuple[str, ...]
     summary: str
-    run: Callable[[Context], int]
+    run: Run
+    """Returns the exit code, or None for 0."""
     arguments: tuple[Argument, ...] = ()
     options: tuple[Option, ...] = ()
     description: str = ""
@@ -67,11 +76,30 @@ class Command(NamedTuple):
     """The noun without a verb runs this command: `qd events` is `qd events list`."""
 
 
-class CommandTable(NamedTuple):
-    """The commands of a module, and the help summary of each of its nouns."""
+class Group:
+    """The commands of one noun, in the order of its help: `GROUP = Group("key", …)` in its module."""
 
-    commands: tuple[Command, ...]
-    summaries: Mapping[str, str]
+    def __init__(self, name: str, summary: str = "", wrap: Callable[[Run], Run] | None = None) -> None:
+        self.name = name
+        """Empty for commands of one word, such as `qd up`."""
+        self.summary = summary
+        self._wrap = wrap
+        self.commands: list[Command] = []
+
+    def command(
+        self, name: str, summary: str, *params: Argument | Option, description: str = "", is_default: bool = False
+    ) -> Callable[[Run], Run]:
+        """Add the decorated function as a command."""
+        words = (self.name, name) if self.name else (name,)
+        arguments = tuple(param for param in params if isinstance(param, Argument))
+        options = tuple(param for param in params if isinstance(param, Option))
+
+        def add(run: Run) -> Run:
+            wrapped = self._wrap(run) if self._wrap else run
+            self.commands.append(Command(words, summary, wrapped, arguments, options, description, is_default))
+            return run
+
+        return add
 
 
 class ParsedCommand(NamedTuple):
@@ -81,25 +109,31 @@ class ParsedCommand(NamedTuple):
     values: Values
 
 
-def choice(*allowed: str) -> ParamType:
+def choice(*allowed: str, convert: Callable[[str], str] = str) -> ParamType:
+    """Accept one of several words. `convert` is applied to both before they are compared."""
+    values = [convert(word) for word in allowed]
+
     def parse(text: str) -> str:
-        if text not in allowed:
+        if convert(text) not in values:
             raise ValueError(f"{text!r} is not allowed. Use one of: {', '.join(allowed)}")
-        return text
+        return convert(text)
 
     return ParamType("|".join(allowed), parse, allowed)
 
 
 def uppercase_choice(*allowed: str) -> ParamType:
     """Accept one of several words in upper or lower case. The API uses upper case."""
+    return choice(*(word.lower() for word in allowed), convert=str.upper)
 
-    def parse(text: str) -> str:
-        if text.upper() not in allowed:
-            raise ValueError(f"{text!r} is not allowed. Use one of: {', '.join(lowercase)}")
-        return text.upper()
 
-    lowercase = tuple(word.lower() for word in allowed)
-    return ParamType("|".join(lowercase), parse, lowercase)
+ROLE = uppercase_choice("OWNER", "ADMIN", "MEMBER", "AGENT")
+LEVEL = uppercase_choice("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL")
+YES_NO = choice("yes", "no")._replace(encode=lambda text: text == "yes")
+
+
+def key_option(noun: str) -> Option:
+    """Build the option for the idempotency key of a command that creates an object."""
+    return Option("--key", f"Idempotency key: the same key returns the same {noun}.", TEXT)
 
 
 def _parse_id(text: str) -> str:
@@ -142,14 +176,17 @@ def _parse_seconds(text: str) -> float:
     return number
 
 
-def _parse_json_object(text: str) -> dict[str, object]:
-    try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the value is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError('the value is not a JSON object. Example: {"purpose": "review"}')
-    return value
+def _json_value(kind: type, description: str) -> ParamType:
+    def parse(text: str) -> object:
+        try:
+            value: object = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"the value is not valid JSON: {error}") from None
+        if not isinstance(value, kind):
+            raise ValueError(f"the value is not {description}")
+        return value
+
+    return ParamType("JSON", parse)
 
 
 def _parse_limit(text: str) -> tuple[str, int | None]:
@@ -167,12 +204,17 @@ FLEET_ID = ParamType("INT", _parse_numeric_id, completion_source="fleets")
 MEMBER_ID = ParamType("INT", _parse_numeric_id, completion_source="members")
 MESSAGE_ID = ParamType("INT", _parse_numeric_id, completion_source="messages")
 DURATION = ParamType("DURATION", parse_duration)
+DURATION_MS = ParamType("DURATION", lambda text: parse_duration(text) * 1000)
 SECONDS = ParamType("SECONDS", _parse_seconds)
-JSON_OBJECT = ParamType("JSON", _parse_json_object)
+JSON_OBJECT = _json_value(dict, 'a JSON object. Example: {"purpose": "review"}')
+JSON_ARRAY = _json_value(list, 'a JSON array. Example: [{"name": "review"}]')
 LIMIT = ParamType("NAME=N", _parse_limit)
 DIRECTORY = ParamType("DIR", str)
 FILE = ParamType("FILE", str)
 
+ID_ARGUMENT = Argument("id", "ID", ID)
+IDS_ARGUMENT = Argument("ids", "ID", ID, many=True)
+REASON_OPTION = Option("--reason", "Reason to record [default: requested].", TEXT, field="reason")
 GLOBAL_OPTIONS = (
     Option("--json", "Print JSON. Errors are JSON too, on stderr."),
     Option("--zone", "Zone to use [env: QD_ZONE; default: default].", ID),

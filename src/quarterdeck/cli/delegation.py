@@ -8,140 +8,112 @@ import time
 from quarterdeck.cli.command_table import (
     DURATION,
     ID,
+    ID_ARGUMENT,
     JSON_OBJECT,
     NUMBER,
     TEXT,
     Argument,
-    Command,
-    CommandTable,
+    Group,
     Option,
     choice,
+    key_option,
 )
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.delegation_graph import draw, format_expiry, format_hops
-from quarterdeck.cli.input import without_none
-from quarterdeck.cli.list_output import PAGING, print_details, print_list
-from quarterdeck.cli.output import cell, fields, table
+from quarterdeck.cli.list_output import PAGING, Column, field_text, format_table, print_details, print_list
+from quarterdeck.cli.output import cell, fields
 from quarterdeck.cli.receipt import format_session_count
 from quarterdeck.cli.session_tree import glyphs_for
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import NotFound
 
-
-def build_command_table() -> CommandTable:
-    id_argument = (Argument("id", "ID", ID),)
-    edge_or_session_argument = (Argument("id", "DELEGATION|SESSION", ID),)
-    session_argument = (Argument("session", "SESSION", ID),)
-    return CommandTable(
-        (
-            Command(
-                ("delegation", "create"),
-                "Delegate authority from one session to another.",
-                create,
-                options=_CREATE_OPTIONS,
-                description=_CREATE_HELP,
-            ),
-            Command(("delegation", "list"), "List delegations, newest first.", list_, options=_LIST_OPTIONS),
-            Command(("delegation", "show"), "Show one delegation.", show, id_argument),
-            Command(
-                ("delegation", "revoke"),
-                "Revoke a delegation and those derived from it.",
-                revoke,
-                id_argument,
-                _REVOKE_OPTIONS,
-                _REVOKE_HELP,
-            ),
-            Command(
-                ("delegation", "graph"),
-                "Draw the graph of active delegations around a delegation or session.",
-                graph,
-                edge_or_session_argument,
-                _GRAPH_OPTIONS,
-                _GRAPH_HELP,
-            ),
-            Command(
-                ("delegation", "authority"),
-                "Show the authority of a session and its delegations.",
-                authority,
-                session_argument,
-            ),
-        ),
-        {"delegation": "Manage delegations of authority between sessions. A delegation can only narrow authority."},
-    )
+GROUP = Group("delegation", "Manage delegations of authority between sessions. A delegation can only narrow authority.")
 
 
-_CREATE_OPTIONS = (
-    Option("--from", "Source session, which delegates authority.", ID, required=True),
-    Option("--to", "Target session, which receives authority.", ID, required=True),
+@GROUP.command(
+    "create",
+    "Delegate authority from one session to another.",
+    Option("--from", "Source session, which delegates authority.", ID, required=True, field="source_session_id"),
+    Option("--to", "Target session, which receives authority.", ID, required=True, field="target_session_id"),
     Option("--scope", "Scope to delegate; repeatable.", TEXT, many=True),
     Option("--resource", "Resource to limit the scopes to; repeatable [default: all].", TEXT, many=True),
     Option(
         "--hops", "How many delegations may follow in the chain, 1 to 10 [default: what the parent allows].", NUMBER
     ),
     Option(
-        "--ttl", "Lifetime, such as 90s, 15m or 2h [default: until its parent or one of the sessions ends].", DURATION
+        "--ttl",
+        "Lifetime, such as 90s, 15m or 2h [default: until its parent or one of the sessions ends].",
+        DURATION,
+        field="ttl_seconds",
     ),
-    Option("--parent", "Delegation to derive the new one from [default: the server picks one that allows it].", ID),
+    Option(
+        "--parent",
+        "Delegation to derive the new one from [default: the server picks one that allows it].",
+        ID,
+        field="parent_edge_id",
+    ),
     Option("--constraints", "JSON object with more constraints, such as actions or budget.", JSON_OBJECT),
-    Option("--key", "Idempotency key: the same key returns the same delegation.", TEXT),
+    key_option("delegation"),
+    description="Prints the id. Refuses a delegation that would exceed the authority of its source or create a cycle.",
 )
-_CREATE_HELP = "Prints the id. Refuses a delegation that would exceed the authority of its source or create a cycle."
-_LIST_OPTIONS = (
-    Option("--from", "Only delegations from this session.", ID),
-    Option("--to", "Only delegations to this session.", ID),
-    Option("--status", "Only delegations with this status.", choice("active", "revoked", "expired")),
-    *PAGING,
-)
-_REVOKE_OPTIONS = (Option("--keep-sessions", "Do not terminate sessions that lose their last delegation."),)
-_REVOKE_HELP = """Also revokes all delegations derived from it. Terminates each session that loses its last
-delegation, and the descendants of that session. Revoking again changes nothing."""
-_GRAPH_OPTIONS = (Option("--limit", "Maximum number of delegations to draw, 1 to 1000 [default: 100].", NUMBER),)
-_GRAPH_HELP = """For a delegation, draws the delegations that it is derived from and those that are reachable from it.
-For a session, draws the delegations to it and those that are reachable from it. Revoking a delegation also revokes all
-delegations below it."""
-
-
-def create(context: Context) -> int:
+def create(context: Context) -> None:
     extra_constraints = context.parsed.values["constraints"]
     constraints: Document = dict(extra_constraints) if isinstance(extra_constraints, dict) else {}
     if context.values("resource"):
         constraints["resources"] = context.values("resource")
     if context.number("hops") is not None:
         constraints["max_hops"] = context.number("hops")
-    body: Document = {
-        "source_session_id": context.required_text("from"),
-        "target_session_id": context.required_text("to"),
-        "scopes": context.values("scope"),
-        "constraints": constraints or None,
-        "ttl_seconds": context.number("ttl"),
-        "parent_edge_id": context.text("parent"),
-    }
-    reply = context.server().call(
-        "POST", context.zone_path("delegations"), body=without_none(body), key=context.text("key")
-    )
-    context.show(reply.document, lambda edge: cell(edge.get("id")))
-    return 0
+    body = context.body(scopes=context.values("scope"), constraints=constraints or None)
+    context.send("POST", context.zone_path("delegations"), field_text("id"), body=body, key=context.text("key"))
 
 
-def list_(context: Context) -> int:
-    query = {"source": context.text("from"), "target": context.text("to"), "status": context.text("status")}
-    return print_list(context, context.zone_path("delegations"), query, _table)
+@GROUP.command(
+    "list",
+    "List delegations, newest first.",
+    Option("--from", "Only delegations from this session.", ID, field="source"),
+    Option("--to", "Only delegations to this session.", ID, field="target"),
+    Option("--status", "Only delegations with this status.", choice("active", "revoked", "expired"), field="status"),
+    *PAGING,
+)
+def list_(context: Context) -> None:
+    print_list(context, context.zone_path("delegations"), _COLUMNS, f"No delegations found in zone {context.zone}.")
 
 
-def show(context: Context) -> int:
+@GROUP.command("show", "Show one delegation.", ID_ARGUMENT)
+def show(context: Context) -> None:
     # Each of these repeats the value of another field.
     omitted_fields = ("delegation_edge_id", "source_agent_id", "target_agent_id")
-    return print_details(context, context.zone_path("delegations", context.required_text("id")), *omitted_fields)
+    print_details(context, context.zone_path("delegations", context.required_text("id")), *omitted_fields)
 
 
-def revoke(context: Context) -> int:
-    edge_id, query = context.required_text("id"), {"keep_sessions": context.flag("keep_sessions")}
-    reply = context.server().call("DELETE", context.zone_path("delegations", edge_id), query=query)
-    context.show(reply.document, lambda document: _format_revocation(edge_id, document))
-    return 0
+@GROUP.command(
+    "revoke",
+    "Revoke a delegation and those derived from it.",
+    ID_ARGUMENT,
+    Option("--keep-sessions", "Do not terminate sessions that lose their last delegation.", field="keep_sessions"),
+    description=(
+        "Also revokes all delegations derived from it. Terminates each session that loses its last "
+        "delegation, and the descendants of that session. Revoking again changes nothing."
+    ),
+)
+def revoke(context: Context) -> None:
+    edge_id = context.required_text("id")
+    path = context.with_query(context.zone_path("delegations", edge_id))
+    context.send("DELETE", path, lambda receipt: _format_revocation(edge_id, receipt))
 
 
-def graph(context: Context) -> int:
+@GROUP.command(
+    "graph",
+    "Draw the graph of active delegations around a delegation or session.",
+    Argument("id", "DELEGATION|SESSION", ID),
+    Option("--limit", "Maximum number of delegations to draw, 1 to 1000 [default: 100].", NUMBER),
+    description=(
+        "For a delegation, draws the delegations that it is derived from and those that are reachable from "
+        "it. For a session, draws the delegations to it and those that are reachable from it. Revoking a "
+        "delegation also revokes all delegations below it."
+    ),
+)
+def graph(context: Context) -> None:
     edge_or_session_id = context.required_text("id")
     loader = GraphLoader(context)
     loader.load(edge_or_session_id)
@@ -151,19 +123,16 @@ def graph(context: Context) -> int:
         {"items": edges, "truncated": loader.truncated},
         lambda _: draw(edges, edge_or_session_id, time.time(), context.styler, glyphs),
     )
-    if context.as_json:
-        return 0
     if not edges:
-        context.note(f"{edge_or_session_id} has no active delegations.")
+        context.hint(f"{edge_or_session_id} has no active delegations.")
     elif loader.truncated:
-        context.note(f"More than {len(edges)} delegations exist. Use --limit to draw up to 1000.")
-    return 0
+        context.hint(f"More than {len(edges)} delegations exist. Use --limit to draw up to 1000.")
 
 
-def authority(context: Context) -> int:
-    held_authority = context.server().get(context.zone_path("agents", context.required_text("session"), "authority"))
-    context.show(held_authority, lambda document: _format_authority(context, document))
-    return 0
+@GROUP.command("authority", "Show the authority of a session and its delegations.", Argument("session", "SESSION", ID))
+def authority(context: Context) -> None:
+    path = context.zone_path("agents", context.required_text("session"), "authority")
+    context.send("GET", path, lambda document: _format_authority(context, document))
 
 
 class GraphLoader:
@@ -234,27 +203,16 @@ def _format_revocation(edge_id: str, receipt: Document) -> str:
     return f"Revoked {edge_id}: {edge_count} revoked, {session_count} terminated."
 
 
-def _table(context: Context, edges: list[Document]) -> str:
-    if not edges:
-        return f"No delegations found in zone {context.zone}."
-    now = time.time()
-    field_names = ("id", "source_session_id", "target_session_id", "scopes")
-    rows = [
-        [
-            *(edge.get(name) for name in field_names),
-            _format_resources(edge),
-            edge.get("status"),
-            format_hops(edge),
-            format_expiry(edge, now),
-        ]
-        for edge in edges
-    ]
-    return table(("ID", "FROM", "TO", "SCOPES", "RESOURCES", "STATUS", "HOPS", "EXPIRY"), rows, context.styler)
-
-
-def _format_resources(edge: Document) -> object:
-    resources = edge.get("resources")
-    return "all" if resources is None else resources
+_COLUMNS = (
+    Column("ID", "id"),
+    Column("FROM", "source_session_id"),
+    Column("TO", "target_session_id"),
+    Column("SCOPES", "scopes"),
+    Column("RESOURCES", lambda edge, _: "all" if edge.get("resources") is None else edge["resources"]),
+    Column("STATUS", "status"),
+    Column("HOPS", lambda edge, _: format_hops(edge)),
+    Column("EXPIRY", format_expiry),
+)
 
 
 def _format_authority(context: Context, document: Document) -> str:
@@ -266,4 +224,4 @@ def _format_authority(context: Context, document: Document) -> str:
     pairs = [("session", document.get("session_id")), *scope_pairs, ("epoch", document.get("epoch"))]
     edges = page_items(document, "edges")
     text = fields(pairs, context.styler)
-    return f"{text}\n\n{_table(context, edges)}" if edges else text
+    return f"{text}\n\n{format_table(context, _COLUMNS, edges)}" if edges else text

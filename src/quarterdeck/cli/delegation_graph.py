@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.output import TextStyler, cell, format_duration, pad, parse_timestamp, width
-from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, child_entries
+from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, walk
 from quarterdeck.client.api import Document
 
 ALREADY_SHOWN = "(also above)"
@@ -73,7 +73,7 @@ def _format_columns(edge: Document | None, now: float) -> tuple[str, str, str, s
 
 
 def _graph_rows(edges: Sequence[Document], highlighted_id: str, glyphs: TreeGlyphs) -> Iterator[Row]:
-    """Yield all lines, depth first. Uses a stack: a chain may be longer than Python's recursion limit."""
+    """Yield all lines, depth first."""
     edge_ids = {_edge_id(edge) for edge in edges}
     children_by_edge: dict[str, list[Document]] = {}
     root_edges_by_source: dict[str, list[Document]] = {}
@@ -85,11 +85,8 @@ def _graph_rows(edges: Sequence[Document], highlighted_id: str, glyphs: TreeGlyp
             root_edges_by_source.setdefault(str(edge.get("source_session_id")), []).append(edge)
     for source, root_edges in (root_edges_by_source or {highlighted_id: []}).items():
         yield Row("", source)
-        stack = child_entries(root_edges, "", glyphs)
-        while stack:
-            edge, branch, indent = stack.pop()
+        for branch, edge in walk(root_edges, lambda edge: children_by_edge.get(_edge_id(edge), ()), glyphs):
             yield Row(branch, str(edge.get("target_session_id")), edge)
-            stack += child_entries(children_by_edge.get(_edge_id(edge), []), indent, glyphs)
 
 
 def _edge_id(edge: Document) -> str:

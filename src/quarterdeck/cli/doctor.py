@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from quarterdeck import __version__
-from quarterdeck.cli.command_table import Command, CommandTable
+from quarterdeck.cli.command_table import Group
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.fleet_common import fleets_path
+from quarterdeck.cli.list_output import nested
 from quarterdeck.cli.monitor import is_live
 from quarterdeck.cli.output import cell, pad, parse_timestamp, width
 from quarterdeck.client.api import ApiClient, Document, page_items
@@ -32,22 +33,16 @@ class CheckResult(NamedTuple):
         return self.fix is None
 
 
-def build_command_table() -> CommandTable:
-    return CommandTable(
-        (
-            Command(
-                ("doctor",),
-                "Diagnose problems and suggest fixes. Exits 1 if any are found.",
-                doctor,
-                description="Checks tmux, the server, its database and clock, and the panes and monitors of fleets.",
-            ),
-        ),
-        {},
-    )
+GROUP = Group("")
 
 
+@GROUP.command(
+    "doctor",
+    "Diagnose problems and suggest fixes. Exits 1 if any are found.",
+    description="Checks tmux, the server, its database and clock, and the panes and monitors of fleets.",
+)
 def doctor(context: Context) -> int:
-    results = [*_check_versions(), *_check_tmux(context), *_check_server(context)]
+    results = [_check_versions(), _check_tmux(context), *_check_server(context)]
     ok = all(result.ok for result in results)
     checks = [{"name": result.name, "ok": result.ok, "detail": result.detail, "mend": result.fix} for result in results]
     context.show({"ok": ok, "checks": checks}, lambda _: _format_results(context, results))
@@ -56,40 +51,39 @@ def doctor(context: Context) -> int:
 
 def _format_results(context: Context, results: Sequence[CheckResult]) -> str:
     name_width = max(width(result.name) for result in results)
-    lines = []
-    for result in results:
-        label = context.styler.color_by_status(
-            "healthy" if result.ok else "failed", "ok     " if result.ok else "problem"
-        )
-        fix = "" if result.fix is None else f" -> {cell(result.fix)}"
-        lines.append(f"{label}  {pad(result.name, name_width)}  {cell(result.detail)}{fix}")
-    return "\n".join(lines)
+    ok, problem = (
+        context.styler.color_by_status(status, label)
+        for status, label in (("healthy", "ok     "), ("failed", "problem"))
+    )
+    return "\n".join(
+        f"{ok if result.ok else problem}  {pad(result.name, name_width)}  {cell(result.detail)}"
+        + ("" if result.fix is None else f" -> {cell(result.fix)}")
+        for result in results
+    )
 
 
 # -- this machine ------------------------------------------------------------------------------------------------------
 
 
-def _check_versions() -> list[CheckResult]:
+def _check_versions() -> CheckResult:
     python = ".".join(map(str, sys.version_info[:3]))
-    return [CheckResult("versions", f"quarterdeck {__version__}, python {python}")]
+    return CheckResult("versions", f"quarterdeck {__version__}, python {python}")
 
 
-def _check_tmux(context: Context) -> list[CheckResult]:
-    from quarterdeck.tmux.version import MIN_VERSION, installed_version
+def _check_tmux(context: Context) -> CheckResult:
+    from quarterdeck.tmux.commands import MIN_VERSION, installed_version
 
     tmux_version = installed_version()
     if tmux_version is None:
-        return [
-            CheckResult(
-                "tmux", "tmux is not installed, so members cannot have panes", "apt install tmux, or brew install tmux"
-            )
-        ]
+        return CheckResult(
+            "tmux", "tmux is not installed, so members cannot have panes", "apt install tmux, or brew install tmux"
+        )
     numbers, text = tmux_version
     if numbers < MIN_VERSION:
         minimum = ".".join(map(str, MIN_VERSION))
-        return [CheckResult("tmux", f"{text} is older than {minimum}", f"install tmux {minimum} or newer")]
+        return CheckResult("tmux", f"{text} is older than {minimum}", f"install tmux {minimum} or newer")
     location = "inside tmux" if context.environ.get("TMUX_PANE") else "outside tmux (`qd fleet create --no-pane`)"
-    return [CheckResult("tmux", f"{text}, {location}")]
+    return CheckResult("tmux", f"{text}, {location}")
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
@@ -118,7 +112,7 @@ def _check_running_server(context: Context, server: ApiClient) -> Iterator[Check
     received_at = time.time()
     yield _check_release(context, server, about)
     yield _check_database(about)
-    yield _check_clock(about, sent_at, received_at)
+    yield _check_clock(context, about, sent_at, received_at)
     yield from _check_fleets(server)
 
 
@@ -145,10 +139,10 @@ def _check_database(about: Document) -> CheckResult:
     return CheckResult("database", f"{engine}: {cell(complaint)}", "qd db upgrade")
 
 
-def _check_clock(about: Document, sent_at: float, received_at: float) -> CheckResult:
+def _check_clock(context: Context, about: Document, sent_at: float, received_at: float) -> CheckResult:
     server_time = parse_timestamp(about.get("now"))
     if server_time is None:
-        return CheckResult("clock", "the server does not report its time", "qd stop")
+        return CheckResult("clock", "the server does not report its time", _version_fix(context, None))
     # The server read its clock between the two times, so only a time outside this interval is skew.
     skew = max(sent_at - server_time, server_time - received_at, 0.0)
     if skew <= MAX_CLOCK_SKEW_SECONDS:
@@ -160,19 +154,14 @@ def _check_clock(about: Document, sent_at: float, received_at: float) -> CheckRe
 
 
 def _check_fleets(server: ApiClient) -> list[CheckResult]:
-    directors: dict[int, object] = {}
-    monitors: list[Document] = []
-    for fleet in _load_fleets(server):
-        fleet_id, director = fleet.get("fleet_id"), fleet.get("director")
-        if isinstance(fleet_id, int) and fleet.get("deleted_at") is None:
-            directors[fleet_id] = director.get("agent_id") if isinstance(director, dict) else None
-            monitors.append(server.get(fleets_path(fleet_id, "monitor")))
+    fleets = [fleet for page in server.pages(fleets_path(), {}) for fleet in page_items(page, "fleets")]
+    directors = {
+        fleet_id: nested(fleet, "director").get("agent_id")
+        for fleet in fleets
+        if isinstance(fleet_id := fleet.get("fleet_id"), int) and fleet.get("deleted_at") is None
+    }
+    monitors = [server.get(fleets_path(fleet_id, "monitor")) for fleet_id in directors]
     return [*_check_panes(monitors, directors), *_check_monitors(monitors)]
-
-
-def _load_fleets(server: ApiClient) -> Iterator[Document]:
-    for page in server.pages(fleets_path(), {}):
-        yield from page_items(page, "fleets")
 
 
 def _check_monitors(monitors: Sequence[Document]) -> list[CheckResult]:

@@ -5,52 +5,38 @@ from __future__ import annotations
 import json
 import sys
 
-from quarterdeck.cli.command_table import NUMBER, TEXT, Command, CommandTable, Option
+from quarterdeck.cli.command_table import NUMBER, TEXT, Group, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import EMPTY_CELL, cell, pad, table
+from quarterdeck.cli.list_output import Column, format_table
+from quarterdeck.cli.output import EMPTY_CELL, cell, decode_object, pad
 from quarterdeck.client.api import Document, Query, page_items
-from quarterdeck.client.discovery import connect_running_server
 from quarterdeck.client.event_stream import EventStream, OutputClosed, SseMessage
 
-
-def build_command_table() -> CommandTable:
-    list_command = Command(
-        ("events", "list"), "List events, oldest first.", list_, options=_LIST_OPTIONS, is_default=True
-    )
-    return CommandTable(
-        (list_command,), {"events": "List the events of a zone. `qd events` is short for `qd events list`."}
-    )
+GROUP = Group("events", "List the events of a zone. `qd events` is short for `qd events list`.")
 
 
-_LIST_OPTIONS = (
+@GROUP.command(
+    "list",
+    "List events, oldest first.",
     Option("--follow", "Keep printing new events, starting now or after --after.", short="-f"),
-    Option("--after", "Only events after this position.", NUMBER),
+    Option("--after", "Only events after this position.", NUMBER, field="after"),
     Option("--limit", "Maximum number of events.", NUMBER),
-    Option("--type", "Only events of this type; repeatable.", TEXT, many=True),
-    Option("--subject", "Only events about this subject.", TEXT),
+    Option("--type", "Only events of this type; repeatable.", TEXT, many=True, field="types"),
+    Option("--subject", "Only events about this subject.", TEXT, field="subject"),
+    is_default=True,
 )
-
-
-def list_(context: Context) -> int:
-    types = ",".join(str(event_type) for event_type in context.values("type"))
-    query = {"after": context.number("after"), "types": types or None, "subject": context.text("subject")}
+def list_(context: Context) -> None:
+    query = context.query()
     limit = context.number("limit")
     if context.flag("follow") and limit != 0:
-        return follow(context, query, limit)
+        follow(context, query, limit)
+        return
     query["limit"] = limit
     page = context.server().get(context.zone_path("events"), query)
-    context.show(page, lambda document: _table(context, page_items(document)))
-    if page.get("next_after") is not None and not context.as_json:
-        context.note(f"More events may exist. Use --after {cell(page['next_after'])} to continue.")
-    return 0
-
-
-def _table(context: Context, events: list[Document]) -> str:
-    if not events:
-        return f"No events found in zone {context.zone}."
-    field_names = ("pos", "at", "type", "subject", "actor")
-    rows = [[*(event.get(name) for name in field_names), _format_transition(event)] for event in events]
-    return table(("POS", "TIME", "TYPE", "SUBJECT", "ACTOR", "CHANGE"), rows, context.styler)
+    empty = f"No events found in zone {context.zone}."
+    context.show(page, lambda _: format_table(context, _COLUMNS, page_items(page), empty))
+    if page.get("next_after") is not None:
+        context.hint(f"More events may exist. Use --after {cell(page['next_after'])} to continue.")
 
 
 def _format_transition(event: Document) -> str:
@@ -58,19 +44,21 @@ def _format_transition(event: Document) -> str:
     return "" if from_state is None and to_state is None else f"{cell(from_state)} → {cell(to_state)}"
 
 
+_COLUMNS = (
+    Column("POS", "pos"),
+    Column("TIME", "at"),
+    Column("TYPE", "type"),
+    Column("SUBJECT", "subject"),
+    Column("ACTOR", "actor"),
+    Column("CHANGE", lambda event, _: _format_transition(event)),
+)
 _COLUMN_WIDTHS = (("pos", 6), ("at", 24), ("type", 17), ("subject", 36), ("actor", 1))
 """Fixed widths that fit typical values: each line is printed before the next event arrives."""
 
 
-def follow(context: Context, query: Query, limit: int | None) -> int:
+def follow(context: Context, query: Query, limit: int | None) -> None:
     """Print events until Ctrl-C, or until `limit` events have been printed."""
-    stream = EventStream(
-        lambda: connect_running_server(context.server_location, context.environ),
-        context.zone_path("events"),
-        query,
-        context.note,
-        _stdout_fd(),
-    )
+    stream = EventStream(context.find_running_server, context.zone_path("events"), query, context.note, _stdout_fd())
     remaining = limit
     try:
         for message in stream.messages(context.server()):
@@ -85,14 +73,11 @@ def follow(context: Context, query: Query, limit: int | None) -> int:
                 break
     except OutputClosed:
         raise BrokenPipeError from None
-    return 0
 
 
 def format_line(event: Document) -> str:
-    from_state, to_state = event.get("from"), event.get("to")
     columns = [pad(cell(event.get(name)), column_width) for name, column_width in _COLUMN_WIDTHS]
-    transition = "" if from_state is None and to_state is None else f"{cell(from_state)} → {cell(to_state)}"
-    return "  ".join([*columns, transition]).rstrip()
+    return "  ".join([*columns, _format_transition(event)]).rstrip()
 
 
 def _report_reset(context: Context, reset: Document) -> None:
@@ -103,11 +88,8 @@ def _report_reset(context: Context, reset: Document) -> None:
 
 
 def _decode_event(message: SseMessage) -> Document:
-    try:
-        decoded: object = json.loads(message.data)
-    except (ValueError, RecursionError):
-        decoded = None
-    return decoded if isinstance(decoded, dict) else {"pos": message.id, "type": message.event, "subject": EMPTY_CELL}
+    decoded = decode_object(message.data)
+    return {"pos": message.id, "type": message.event, "subject": EMPTY_CELL} if decoded is None else decoded
 
 
 def _stdout_fd() -> int | None:

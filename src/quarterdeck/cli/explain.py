@@ -5,73 +5,56 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 
-from quarterdeck.cli.command_table import ID, Argument, Command, CommandTable, Option
+from quarterdeck.cli.command_table import ID, ID_ARGUMENT, Group, Option
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.list_output import nested
 from quarterdeck.cli.output import cell, fields, format_duration, parse_timestamp, table
-from quarterdeck.client.api import Document, page_items
+from quarterdeck.client.api import Document, build_path, page_items
 from quarterdeck.core.errors import EXIT_REFUSED
 
-
-def build_command_table() -> CommandTable:
-    id_argument = (Argument("id", "ID", ID),)
-    return CommandTable(
-        (
-            Command(("explain", "session"), "Explain the state of a session.", session, id_argument),
-            Command(("explain", "invocation"), "Explain the state of an invocation.", invocation, id_argument),
-            Command(("explain", "delegation"), "Explain the state of a delegation.", delegation, id_argument),
-            Command(("explain", "task"), "Explain the state of a task.", task, id_argument),
-            Command(
-                ("explain", "spawn"),
-                "Check whether a spawn would be admitted now.",
-                spawn,
-                (),
-                _SPAWN_OPTIONS,
-                _SPAWN_HELP,
-            ),
-        ),
-        {"explain": "Explain the state of an object and what would change it."},
-    )
+GROUP = Group("explain", "Explain the state of an object and what would change it.")
 
 
-_SPAWN_OPTIONS = (
-    Option("--app", "Application that would own the session.", ID, required=True),
-    Option("--parent", "Parent of the session [default: none, a root session].", ID),
+@GROUP.command("session", "Explain the state of a session.", ID_ARGUMENT)
+def session(context: Context) -> None:
+    _explain(context, context.zone_path("agents"), _ExplanationText.session)
+
+
+@GROUP.command("invocation", "Explain the state of an invocation.", ID_ARGUMENT)
+def invocation(context: Context) -> None:
+    _explain(context, context.zone_path("invocations"), _ExplanationText.invocation)
+
+
+@GROUP.command("delegation", "Explain the state of a delegation.", ID_ARGUMENT)
+def delegation(context: Context) -> None:
+    _explain(context, context.zone_path("delegations"), _ExplanationText.delegation)
+
+
+@GROUP.command("task", "Explain the state of a task.", ID_ARGUMENT)
+def task(context: Context) -> None:
+    _explain(context, context.api_path("agent-tasks"), _ExplanationText.task)
+
+
+def _explain(context: Context, path: str, render: Callable[[_ExplanationText, Document], str]) -> None:
+    text = _ExplanationText(context)
+    context.send("GET", path + build_path(context.required_text("id"), "explain"), lambda reply: render(text, reply))
+
+
+@GROUP.command(
+    "spawn",
+    "Check whether a spawn would be admitted now.",
+    Option("--app", "Application that would own the session.", ID, required=True, field="application_id"),
+    Option("--parent", "Parent of the session [default: none, a root session].", ID, field="parent_id"),
+    description=(
+        "Nothing is spawned. Exits 0 if a spawn would be admitted and 3 if it would be refused. This is no "
+        "guarantee: another spawn may take the last slot first."
+    ),
 )
-_SPAWN_HELP = (
-    "Nothing is spawned. Exits 0 if a spawn would be admitted and 3 if it would be refused. This is no guarantee: "
-    "another spawn may take the last slot first."
-)
-
-
-def session(context: Context) -> int:
-    explanation = context.server().get(context.zone_path("agents", context.required_text("id"), "explain"))
-    context.show(explanation, lambda document: _ExplanationText(context).session(document))
-    return 0
-
-
-def invocation(context: Context) -> int:
-    explanation = context.server().get(context.zone_path("invocations", context.required_text("id"), "explain"))
-    context.show(explanation, lambda document: _ExplanationText(context).invocation(document))
-    return 0
-
-
-def delegation(context: Context) -> int:
-    explanation = context.server().get(context.zone_path("delegations", context.required_text("id"), "explain"))
-    context.show(explanation, lambda document: _ExplanationText(context).delegation(document))
-    return 0
-
-
-def task(context: Context) -> int:
-    explanation = context.server().get(context.api_path("agent-tasks", context.required_text("id"), "explain"))
-    context.show(explanation, lambda document: _ExplanationText(context).task(document))
-    return 0
-
-
 def spawn(context: Context) -> int:
-    query = {"application_id": context.required_text("app"), "parent_id": context.text("parent")}
-    explanation = context.server().get(context.zone_path("explain", "spawn"), query)
-    context.show(explanation, lambda document: _ExplanationText(context).spawn(document))
+    path = context.with_query(context.zone_path("explain", "spawn"))
+    explanation = context.send("GET", path, _ExplanationText(context).spawn)
     return 0 if explanation.get("admitted") is True else EXIT_REFUSED
 
 
@@ -83,13 +66,13 @@ class _ExplanationText:
         self._columns = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
 
     def session(self, explanation: Document) -> str:
-        session, spawn = _mapping(explanation, "session"), _mapping(explanation, "spawn")
+        session, spawn = nested(explanation, "session"), nested(explanation, "spawn")
         parts = self._heading(
             f"session {cell(session.get('id'))} of {cell(session.get('application_id'))}", session, explanation
         )
         pairs = [
             *_held_by_pairs(explanation, session),
-            *_ended_by_pairs(_mapping(explanation, "ended_by"), session, time.time()),
+            *_ended_by_pairs(nested(explanation, "ended_by"), session, time.time()),
         ]
         if pairs:
             parts += ["", fields(pairs, self._styler)]
@@ -98,13 +81,13 @@ class _ExplanationText:
         return "\n".join(parts if session.get("status") == "terminated" else [*parts, "", self._bounds_table(spawn)])
 
     def invocation(self, explanation: Document) -> str:
-        invocation = _mapping(explanation, "invocation")
+        invocation = nested(explanation, "invocation")
         call = f"{cell(invocation.get('method'))} of service {cell(invocation.get('service_id'))}"
         parts = self._heading(f"invocation {cell(invocation.get('id'))}, {call}", invocation, explanation)
         return "\n".join([*parts, *self._section("what happens next:", _strings(explanation, "next"))])
 
     def delegation(self, explanation: Document) -> str:
-        edge = _mapping(explanation, "edge")
+        edge = nested(explanation, "edge")
         endpoints = f"{cell(edge.get('source_session_id'))} to {cell(edge.get('target_session_id'))}"
         parts = self._heading(f"delegation {cell(edge.get('id'))} from {endpoints}", edge, explanation)
         pairs: list[tuple[str, object]] = [("scopes", edge.get("scopes"))]
@@ -112,13 +95,13 @@ class _ExplanationText:
             pairs.append(("resources", edge["resources"]))
         chain = [cell(ancestor.get("id")) for ancestor in page_items(explanation, "chain")]
         pairs += [("derived from" if index == 0 else "", edge_id) for index, edge_id in enumerate(chain)]
-        ended_by = _mapping(explanation, "ended_by")
+        ended_by = nested(explanation, "ended_by")
         pairs += [("ended by", ended_by.get("actor")), ("event", ended_by.get("pos"))] if ended_by else []
         parts += ["", fields(pairs, self._styler)]
         return "\n".join([*parts, *self._section("what cannot be derived from it:", _strings(explanation, "refuses"))])
 
     def task(self, explanation: Document) -> str:
-        task = _mapping(explanation, "task")
+        task = nested(explanation, "task")
         title = f"{cell(task.get('title'))} ({cell(task.get('taskType'))})"
         parts = self._heading(f"task {cell(task.get('id'))}, {title}", task, explanation)
         return "\n".join([*parts, *self._section("what happens next:", _strings(explanation, "next"))])
@@ -199,11 +182,6 @@ def _ended_by_pairs(ended_by: Document, session: Document, now: float) -> list[t
 def _format_remaining(bound: Document) -> str:
     remaining = cell(bound.get("left"))
     return f"{remaining}, full" if remaining == "0" else remaining
-
-
-def _mapping(document: Document, name: str) -> Document:
-    value = document.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _strings(document: Document, name: str) -> list[str]:

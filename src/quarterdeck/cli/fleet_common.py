@@ -6,12 +6,13 @@ Agents run these commands constantly and pay for every token that they read, so 
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from quarterdeck.cli.command_table import MEMBER_ID, Option, ParamType
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import UsageError, report_problem
 from quarterdeck.client.api import Document, build_path
 from quarterdeck.core.errors import EXIT_FAILED, Invalid, Problem
 
@@ -22,23 +23,22 @@ CODING_AGENT = ParamType("claude|codex|opencode|…", str, ("claude", "codex", "
 """Shell completion offers these names. The server's configuration decides which names are valid."""
 PANE_CLOSE_SECONDS = 60.0
 """Added to the timeout of requests that the server answers only after panes have closed."""
-DEFAULT_MAX_TEXT_LENGTH = 200
+DEFAULT_MAX_TEXT_LENGTH = "200"
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that change the text direction."""
-CommandFunction = Callable[[Context], int]
+CommandFunction = Callable[[Context], int | None]
 
 
 def with_fleet_errors(run: CommandFunction) -> CommandFunction:
-    """Wrap a command so that a problem prints `Error: …` and exits 1. Usage errors pass through unchanged."""
+    """Wrap a fleet command: JSON is compact, and a problem prints `Error: …` and exits 1. Usage errors pass through."""
 
-    def run_with_fleet_errors(context: Context) -> int:
+    def run_with_fleet_errors(context: Context) -> int | None:
+        context.compact_json = True
         try:
             return run(context)
         except UsageError:
             raise
         except Problem as problem:
-            from quarterdeck.cli.errors import report_problem
-
             report_problem(problem, as_json=context.as_json, prefix="Error")
             return EXIT_FAILED
 
@@ -46,32 +46,36 @@ def with_fleet_errors(run: CommandFunction) -> CommandFunction:
 
 
 def fleet_id_or_none(context: Context) -> int | None:
-    return _id_option_or_variable(context, "fleet_id", "QD_FLEET_ID")
+    return context.number("fleet_id") or _id_in_variable(context, "QD_FLEET_ID")
 
 
 def require_fleet_id(context: Context) -> int:
-    fleet_id = fleet_id_or_none(context)
-    if fleet_id is None:
-        raise UsageError("usage", "Give --fleet-id or set QD_FLEET_ID. `qd fleet list` lists the fleets.")
-    return fleet_id
+    return fleet_id_or_none(context) or _refuse("Give --fleet-id or set QD_FLEET_ID. `qd fleet list` lists the fleets.")
 
 
 def agent_id_or_none(context: Context) -> int | None:
-    return _id_option_or_variable(context, "agent_id", "QD_AGENT_ID")
+    return context.number("agent_id") or _id_in_variable(context, "QD_AGENT_ID")
 
 
 def require_agent_id(context: Context) -> int:
-    agent_id = agent_id_or_none(context)
-    if agent_id is None:
-        raise UsageError("usage", "Give --agent-id or set QD_AGENT_ID.")
-    return agent_id
+    return agent_id_or_none(context) or _refuse("Give --agent-id or set QD_AGENT_ID.")
 
 
-def target_member_id(context: Context) -> int:
-    """Return the value of --member-id."""
-    member_id = context.number("member_id")
-    assert member_id is not None  # parsing fails if it is missing
-    return member_id
+def _id_in_variable(context: Context, variable: str) -> int | None:
+    text = context.environ.get(variable)
+    return parse_member_id(text, variable) if text else None
+
+
+def parse_member_id(text: str, source: str) -> int:
+    """Parse the id of a fleet or member. `source` names the variable or argument in the error."""
+    try:
+        return int(str(MEMBER_ID.parse(text)))
+    except ValueError as error:
+        raise UsageError("usage", f"{source}: {error}.") from None
+
+
+def _refuse(detail: str) -> NoReturn:
+    raise UsageError("usage", detail)
 
 
 def fleets_path(*segments: object) -> str:
@@ -79,15 +83,9 @@ def fleets_path(*segments: object) -> str:
     return build_path("api", "v1", "fleets", *map(str, segments))
 
 
-def _id_option_or_variable(context: Context, key: str, variable: str) -> int | None:
-    option_value = context.number(key)
-    env_value = context.environ.get(variable)
-    if option_value is not None or not env_value:
-        return option_value
-    try:
-        return int(str(MEMBER_ID.parse(env_value)))
-    except ValueError as error:
-        raise UsageError("usage", f"{variable}: {error}.") from None
+def fleet_path(context: Context, *segments: object) -> str:
+    """Build a path below the fleet of the command: `fleet_path(context, "messages")`."""
+    return fleets_path(require_fleet_id(context), *segments)
 
 
 def current_pane(context: Context) -> Document | None:
@@ -120,8 +118,6 @@ def non_empty_text(context: Context, key: str) -> str | None:
 
 def read_text(path: str) -> str:
     """Read a file, or standard input if the path is `-`."""
-    import sys
-
     try:
         if path == "-":
             # sys.stdin is None if it was closed before the process started.
@@ -145,23 +141,13 @@ def _source_name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def print_result(context: Context, document: object, render: Callable[[], str]) -> None:
-    """Print the result as text, or as one line of compact JSON with --json."""
-    if context.as_json:
-        context.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
-    else:
-        context.write(render())
-
-
 def clip_text(context: Context, text: object) -> str:
     """Clip the text to QD_MAX_TEXT_LEN characters (default 200), so that an agent reads fewer tokens."""
     content = text if isinstance(text, str) else ""
-    variable = context.environ.get("QD_MAX_TEXT_LEN")
-    limit = DEFAULT_MAX_TEXT_LENGTH
-    if variable:
-        if not (variable.isascii() and variable.isdigit() and len(variable) <= 9):
-            raise UsageError("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not an integer (0 or greater).")
-        limit = int(variable)
+    variable = context.environ.get("QD_MAX_TEXT_LEN") or DEFAULT_MAX_TEXT_LENGTH
+    if not (variable.isascii() and variable.isdigit() and len(variable) <= 9):
+        raise UsageError("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not an integer (0 or greater).")
+    limit = int(variable)
     return content if len(content) <= limit else f"{content[:limit]}…"
 
 
@@ -192,17 +178,15 @@ def message_document(context: Context, message: Document) -> Document:
     """Return `{"id","from","ts","text"}`, with `kind` and `origin` for a broadcast. With --full, all fields."""
     if context.flag("full"):
         return pick_fields(message, *MESSAGE_FIELDS)
-    result: Document = {
+    kind, origin = message.get("type"), message.get("origin_task_id")
+    return {
         "id": message.get("task_id"),
         "from": message.get("from_agent_id"),
         "ts": message.get("status_timestamp"),
         "text": clip_text(context, message.get("text")),
+        **({} if kind == "unicast" else {"kind": kind}),
+        **({} if origin is None else {"origin": origin}),
     }
-    if message.get("type") != "unicast":
-        result["kind"] = message.get("type")
-    if message.get("origin_task_id") is not None:
-        result["origin"] = message["origin_task_id"]
-    return result
 
 
 def format_message(context: Context, message: Document) -> str:

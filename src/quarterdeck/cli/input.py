@@ -1,58 +1,43 @@
-"""Builds request bodies from options, with JSON from the command line, a file or standard input. Also claims work."""
+"""Values that are read when a command runs: JSON from a file or standard input, and times relative to now.
+
+Also the options of claims, and their output.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Sequence
 
-from quarterdeck.cli.command_table import DURATION, NUMBER, Option
+from quarterdeck.cli.command_table import DURATION_MS, NUMBER, Option, ParamType, parse_duration
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.list_output import Column, format_table
 from quarterdeck.client.api import Document, page_items
 
 JSON_INPUT_HELP = "JSON, @FILE, or - for standard input"
 
 
-def without_none(values: Mapping[str, object]) -> Document:
-    """Drop the options that were not given: the server applies its defaults for them."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def idempotency_key(context: Context) -> str:
-    """Return the value of --key, or a random key for this run.
-
-    With the random key, a request that a proxy repeats takes effect only once. `qd` itself never repeats a request, so
-    a user who may have to run the command again must give --key.
-    """
-    return context.text("key") or f"qd-{os.urandom(16).hex()}"
-
-
-def json_option(context: Context, key: str) -> object:
-    """Return the JSON value of an option, or None if it was not given.
-
-    The value is read when the command runs, not when it is parsed, because standard input can be read only once.
-    """
-    text = context.text(key)
-    if text is None:
-        return None
+def _read_json(text: str) -> object:
     source, content = read_input(text)
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UsageError("usage", f"--{key.replace('_', '-')}: {source} is not valid JSON: {error}.") from None
+        raise ValueError(f"{source} is not valid JSON: {error}") from None
 
 
-def json_or_text_option(context: Context, key: str) -> object:
-    """Like `json_option`, but if the text on the command line is not JSON, return it as a string."""
-    text = context.text(key)
-    if text is None or text == "-" or text.startswith("@"):
-        return json_option(context, key)
+def _read_json_or_text(text: str) -> object:
+    if text == "-" or text.startswith("@"):
+        return _read_json(text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+# The text is read when the command runs, not when it is parsed, because standard input can be read only once.
+JSON_INPUT = ParamType("TEXT", str, encode=_read_json)
+JSON_OR_TEXT_INPUT = ParamType("TEXT", str, encode=_read_json_or_text)
 
 
 def read_input(text: str) -> tuple[str, str]:
@@ -66,31 +51,86 @@ def read_input(text: str) -> tuple[str, str]:
     return repr(text), text
 
 
-def to_milliseconds(seconds: int | None) -> int | None:
-    return None if seconds is None else seconds * 1000
-
-
-WAIT_OPTION = Option("--wait", "How long to wait for work, such as 20s or 1m [default: do not wait].", DURATION)
-
-
-def claim_options(max_items: int) -> tuple[Option, ...]:
+def claim_options(max_items: int, wait_field: str) -> tuple[Option, ...]:
     """Build the options of a claim. `max_items` is the largest --max that the server accepts."""
-    return (Option("--max", f"Maximum number to claim, 1 to {max_items} [default: 1].", NUMBER), WAIT_OPTION)
+    return (
+        Option("--max", f"Maximum number to claim, 1 to {max_items} [default: 1].", NUMBER, field="max"),
+        Option(
+            "--wait",
+            "How long to wait for work, such as 20s or 1m [default: do not wait].",
+            DURATION_MS,
+            field=wait_field,
+        ),
+    )
 
 
-def wait_ms(context: Context) -> int | None:
-    return to_milliseconds(context.number("wait")) or None
-
-
-def claim(context: Context, path: str, body: Document, render: Callable[[Document], str], items_field: str) -> int:
+def claim(context: Context, path: str, body: Document, columns: Sequence[Column], items_field: str) -> None:
     """Claim work and print it. `items_field` is the field of the response that has the claimed items."""
-    server = context.server()
     # The response may take the requested wait plus the usual time.
-    server.connection.timeout_seconds += context.number("wait") or 0
-    body = without_none({"max": context.number("max"), **body})
+    server = context.server(extra_seconds=(context.number("wait") or 0) / 1000)
     document = server.call("POST", path, body=body).document
-    if page_items(document, items_field) or context.as_json:
-        context.show(document, render)
+    items = page_items(document, items_field)
+    if items or context.as_json:
+        context.show(document, lambda _: format_table(context, columns, items))
     else:
         context.note("No work is available.")
-    return 0
+
+
+# -- times: an ISO 8601 time, or a duration before or after now ------------------------------------------------------
+
+
+def parse_future_time(text: str, now: float) -> str:
+    """Parse `+10m` (from now) or an ISO 8601 time. Returns an ISO 8601 time."""
+    return _format_iso(now + parse_duration(text[1:])) if text[:1] == "+" else _parse_iso_time(text)
+
+
+def parse_past_time(text: str, now: float) -> str:
+    """Parse `10m` (ago) or an ISO 8601 time. Returns an ISO 8601 time."""
+    return _parse_age(text, now) or _parse_iso_time(text)
+
+
+def parse_day(text: str, now: float) -> str:
+    """Parse `7d` (ago) or a date such as 2026-01-31. Returns a date, in UTC."""
+    time_then = _parse_age(text, now)
+    if time_then is None and (len(text) != 10 or not _parse_iso_time(text)):
+        raise ValueError(f"{text!r} is not a date. Use a date such as 2026-01-31, or an age such as 7d")
+    return (time_then or text)[:10]
+
+
+def _parse_age(text: str, now: float) -> str | None:
+    """Parse a duration before now. Returns an ISO 8601 time, or None if the text is not a duration."""
+    try:
+        seconds_ago = parse_duration(text)
+    except ValueError:
+        return None
+    return _format_iso(now - seconds_ago)
+
+
+def _relative_type(metavar: str, parse: Callable[[str, float], str]) -> ParamType:
+    """Build a type that checks the text and returns it unchanged: it is resolved when the command runs."""
+    return ParamType(metavar, lambda text: parse(text, 0.0) and text, encode=lambda text: parse(text, time.time()))
+
+
+FUTURE_TIME = _relative_type("TIME", parse_future_time)
+PAST_TIME = _relative_type("TIME", parse_past_time)
+DAY = _relative_type("DATE", parse_day)
+
+
+def _parse_iso_time(text: str) -> str:
+    """Parse an ISO 8601 time. Without an offset it is local time."""
+    from datetime import datetime  # the import takes 2 ms, and few commands need it
+
+    try:
+        return datetime.fromisoformat(text).astimezone().isoformat()
+    except (ValueError, OverflowError, OSError):
+        detail = f"{text!r} is not a time. Use 2026-01-31T09:00:00Z, or a duration: 10m (ago) or +10m (from now)"
+        raise ValueError(detail) from None
+
+
+def _format_iso(timestamp: float) -> str:
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        raise ValueError("the time is out of range: the year must be between 1 and 9999") from None

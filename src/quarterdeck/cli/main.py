@@ -65,7 +65,7 @@ def _run(argv: list[str]) -> int:
         if isinstance(outcome, int):
             return outcome
         parsed = outcome
-    return parsed.command.run(Context(parsed, os.environ))
+    return parsed.command.run(Context(parsed, os.environ)) or 0
 
 
 def _prepare_streams() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 
-from quarterdeck.cli.command_table import FILE, NUMBER, TEXT, Argument, Command, CommandTable, Option
+from quarterdeck.cli.command_table import FILE, NUMBER, TEXT, Argument, Group, Option, key_option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
-from quarterdeck.cli.fleet_agents import load_members
+from quarterdeck.cli.errors import UsageError, report_problem
 from quarterdeck.cli.fleet_common import (
     AGENT_ID_OPTION,
     CODING_AGENT,
@@ -17,134 +14,63 @@ from quarterdeck.cli.fleet_common import (
     PANE_CLOSE_SECONDS,
     current_pane,
     escape_control_characters,
+    fleet_path,
     fleets_path,
     non_empty_text,
     pick_fields,
-    print_result,
     read_text,
     require_agent_id,
     require_fleet_id,
     require_text,
-    target_member_id,
     with_fleet_errors,
 )
-from quarterdeck.cli.input import without_none
-from quarterdeck.cli.output import cell, format_duration, parse_timestamp, table
+from quarterdeck.cli.list_output import Column, age, format_table, load_all, nested
+from quarterdeck.cli.output import cell, format_duration, parse_timestamp
 from quarterdeck.client.api import ApiClient, Document, Query, page_items
 from quarterdeck.core.errors import EXIT_USAGE, Invalid, Problem
 
-
-def build_command_table() -> CommandTable:
-    text_argument = Argument("words", "TEXT", TEXT, required=False, many=True)
-    prompt_argument, text_arguments = text_argument._replace(metavar="PROMPT"), (text_argument,)
-    return CommandTable(
-        (
-            Command(
-                ("member", "create"),
-                "Start a coding agent in its own pane.",
-                with_fleet_errors(create),
-                (prompt_argument,),
-                _CREATE_OPTIONS,
-                _CREATE_HELP,
-            ),
-            Command(
-                ("member", "delete"),
-                "Stop a member's agent and deregister the member.",
-                with_fleet_errors(delete),
-                options=(MEMBER_ID_OPTION, Option("--force", "Kill the process in the pane at once.")),
-                description=_DELETE_HELP,
-            ),
-            Command(
-                ("member", "list"),
-                "List members and their panes.",
-                with_fleet_errors(list_),
-                options=(_ACTIVITY_OPTION,),
-            ),
-            Command(
-                ("member", "capture"),
-                "Print the content of a pane.",
-                with_fleet_errors(capture),
-                options=_CAPTURE_OPTIONS,
-            ),
-            Command(
-                ("member", "send-input"),
-                "Type text into a pane.",
-                with_fleet_errors(send_input),
-                text_arguments,
-                _SEND_INPUT_OPTIONS,
-                _SEND_INPUT_HELP,
-            ),
-            Command(
-                ("member", "exec"),
-                "Make a member's agent run a shell command.",
-                with_fleet_errors(exec_),
-                text_arguments,
-                (MEMBER_ID_OPTION,),
-                _EXEC_HELP,
-            ),
-            Command(
-                ("member", "ping"),
-                "Ping a member, so that it polls for messages.",
-                with_fleet_errors(ping),
-                options=(MEMBER_ID_OPTION,),
-            ),
-        ),
-        {"member": "Manage the members of a fleet. Each is a coding agent in its own pane."},
-    )
+GROUP = Group(
+    "member", "Manage the members of a fleet. Each is a coding agent in its own pane.", wrap=with_fleet_errors
+)
 
 
-_CREATE_OPTIONS = (
+_TEXT_ARGUMENT = Argument("words", "TEXT", TEXT, required=False, many=True)
+
+
+@GROUP.command(
+    "create",
+    "Start a coding agent in its own pane.",
+    _TEXT_ARGUMENT._replace(metavar="PROMPT"),
     AGENT_ID_OPTION,
     Option("--name", "Name of the member.", TEXT, required=True),
-    Option("--description", "Purpose of the member.", TEXT, required=True),
-    Option("--coding-agent", "Coding agent to run in the pane [default: claude].", CODING_AGENT),
+    Option("--description", "Purpose of the member.", TEXT, required=True, field="description"),
+    Option("--coding-agent", "Coding agent to run in the pane [default: claude].", CODING_AGENT, field="coding_agent"),
     Option("--model", "Model for the coding agent.", TEXT),
     Option("--prompt-file", "File with the first prompt, as an absolute path.", FILE),
-    Option("--key", "Idempotency key: the same key returns the same member.", TEXT),
+    key_option("member"),
+    description=(
+        "Only the fleet's director (--agent-id) can create members. Give the first prompt with --prompt-file "
+        "or as words after two dashes. The default prompt has the member's name and director, and explains "
+        "how to poll, acknowledge and send messages."
+    ),
 )
-_CREATE_HELP = """Only the fleet's director (--agent-id) can create members. Give the first prompt with --prompt-file or
-as words after two dashes. The default prompt has the member's name and director, and explains how to poll, acknowledge
-and send messages."""
-_DELETE_HELP = """Sends an exit command to the agent and waits until its pane has closed. If the agent does not exit in
-time, or another program is in the foreground of the pane, the agent stays a member. The command then prints the
-end of the pane and exits 2."""
-_ACTIVITY_OPTION = Option("--activity", "Show when each member last sent, received and acknowledged a message.")
-_CAPTURE_OPTIONS = (
-    MEMBER_ID_OPTION,
-    Option("--lines", "Number of lines from the end [default: 30].", NUMBER),
-    Option("--ansi", "Keep colors, as escape sequences."),
-)
-_SEND_INPUT_OPTIONS = (
-    MEMBER_ID_OPTION,
-    Option("--text", "Text to type; - for standard input.", TEXT),
-    Option("--text-file", "File with the text to type; - for standard input.", FILE),
-    Option("--no-enter", "Do not press Enter after the text."),
-)
-_SEND_INPUT_HELP = "Give one line of text as TEXT, with --text or --text-file, or on standard input with -."
-_EXEC_HELP = "Types the command with a leading ! into the pane. The agent runs it with its own permissions."
+def create(context: Context) -> None:
+    body = context.body(
+        name=non_empty_text(context, "name"),
+        director_id=require_agent_id(context),
+        model=non_empty_text(context, "model"),
+        prompt=_read_prompt(context),
+        pane=current_pane(context),
+    )
+    path, key = fleet_path(context, "members"), context.idempotency_key()
+    member = context.server().call("POST", path, body=body, key=key).document
+    context.show(pick_fields(member, "agent_id", "name", "registered_at", "placement"), _format_created)
 
 
-def create(context: Context) -> int:
-    body = without_none(
-        {
-            "name": non_empty_text(context, "name"),
-            "description": context.required_text("description"),
-            "director_id": require_agent_id(context),
-            "coding_agent": context.text("coding_agent"),
-            "model": non_empty_text(context, "model"),
-            "prompt": _read_prompt(context),
-            "pane": current_pane(context),
-        }
-    )
-    key = context.text("key") or f"qd-{os.urandom(16).hex()}"
-    path = fleets_path(require_fleet_id(context), "members")
-    document = context.server().call("POST", path, body=body, key=key).document
-    print_result(
-        context,
-        pick_fields(document, "agent_id", "name", "registered_at", "placement"),
-        lambda: f"{cell(document.get('agent_id'))} {cell(document.get('name'))} {_format_placement(document)}",
-    )
-    return 0
+def _format_created(member: Document) -> str:
+    pane = nested(member, "placement")
+    placement = f"backend={cell(pane.get('coding_agent'))} pane={cell(pane.get('tmux_pane_id'))}"
+    return f"{cell(member['agent_id'])} {cell(member['name'])} {placement}"
 
 
 def _read_prompt(context: Context) -> str | None:
@@ -161,22 +87,27 @@ def _read_prompt(context: Context) -> str | None:
     return text
 
 
+@GROUP.command(
+    "delete",
+    "Stop a member's agent and deregister the member.",
+    MEMBER_ID_OPTION,
+    Option("--force", "Kill the process in the pane at once.", field="force"),
+    description=(
+        "Sends an exit command to the agent and waits until its pane has closed. If the agent does not exit "
+        "in time, or another program is in the foreground of the pane, the agent stays a member. The command "
+        "then prints the end of the pane and exits 2."
+    ),
+)
 def delete(context: Context) -> int:
-    member_id = target_member_id(context)
-    server = context.server()
     # The server responds only after the pane has closed.
-    server.connection.timeout_seconds += PANE_CLOSE_SECONDS
+    server = context.server(extra_seconds=PANE_CLOSE_SECONDS)
     try:
-        document = server.call(
-            "DELETE",
-            fleets_path(require_fleet_id(context), "members", member_id),
-            query={"force": context.flag("force")},
-        ).document
+        deletion = server.call("DELETE", _path(context), query=context.query()).document
     except Problem as problem:
         if problem.code != STILL_THERE_CODE:
             raise
         return _report_still_there(context, problem)
-    print_result(context, document, lambda: f"Member deleted.\n{_format_pane_outcome(document)}")
+    context.show(deletion, f"Member deleted.\n{_format_pane_outcome(deletion)}")
     return 0
 
 
@@ -200,8 +131,6 @@ def _format_pane_outcome(receipt: Document) -> str:
 
 def _report_still_there(context: Context, problem: Problem) -> int:
     """Report that the member still exists. Prints the end of its pane, which shows what the agent is waiting for."""
-    from quarterdeck.cli.errors import report_problem
-
     tail = problem.members.get("tail")
     report_problem(problem, as_json=context.as_json, prefix="Error")
     if not context.as_json and isinstance(tail, str):
@@ -212,18 +141,20 @@ def _report_still_there(context: Context, problem: Problem) -> int:
 # -- list and capture ------------------------------------------------------------------------------------------------
 
 
-def list_(context: Context) -> int:
-    server = context.server()
-    fleet_id = require_fleet_id(context)
+@GROUP.command(
+    "list",
+    "List members and their panes.",
+    Option("--activity", "Show when each member last sent, received and acknowledged a message."),
+)
+def list_(context: Context) -> None:
+    server, fleet_id, with_activity = context.server(), require_fleet_id(context), context.flag("activity")
     members = [
-        member
-        for member in load_members(server, fleet_id, activity=context.flag("activity"))
+        {**member, **_load_activity(server, fleet_id, member)} if with_activity else member
+        for member in load_all(server, fleets_path(fleet_id, "members"), "members", activity=with_activity)
         if member.get("kind") != "builtin-administrator"
     ]
-    if context.flag("activity"):
-        members = [{**member, **_load_activity(server, fleet_id, member)} for member in members]
-    print_result(context, members, lambda: _table(context, members) if members else "No members found.")
-    return 0
+    columns = _ACTIVITY_COLUMNS if with_activity else _COLUMNS
+    context.show(members, lambda items: format_table(context, columns, items, "No members found."))
 
 
 def _load_activity(server: ApiClient, fleet_id: int, member: Document) -> Document:
@@ -242,79 +173,91 @@ def _load_activity(server: ApiClient, fleet_id: int, member: Document) -> Docume
     }
 
 
-def _table(context: Context, members: list[Document]) -> str:
-    headers = ["ID", "NAME", "BACKEND", "PANE"]
-    rows: list[list[object]] = [
-        [
-            member.get("agent_id"),
-            member.get("name"),
-            _pane_field(member, "coding_agent"),
-            _pane_field(member, "tmux_pane_id"),
-        ]
-        for member in members
-    ]
-    if context.flag("activity"):
-        headers += ["UNREAD", "SENT", "RECEIVED", "ACKNOWLEDGED", "IDLE"]
-        now = time.time()
-        for row, member in zip(rows, members, strict=True):
-            times = [parse_timestamp(member.get(name)) for name in ("last_sent", "last_received", "last_acknowledged")]
-            known_times = [timestamp for timestamp in times if timestamp is not None]
-            row += [
-                member.get("unread"),
-                *(None if timestamp is None else format_duration(now - timestamp) for timestamp in times),
-            ]
-            row.append(format_duration(now - max(known_times)) if known_times else None)
-    return table(headers, rows, context.styler)
+def _format_idle(member: Document, now: float) -> str | None:
+    times = [parse_timestamp(member.get(name)) for name in ("last_sent", "last_received", "last_acknowledged")]
+    known_times = [timestamp for timestamp in times if timestamp is not None]
+    return format_duration(now - max(known_times)) if known_times else None
 
 
-def capture(context: Context) -> int:
-    query: Query = {"lines": context.number("lines"), "ansi": context.flag("ansi")}
-    document = context.server().get(_path(context, "capture"), query)
-    text = str(document.get("text") or "")
-    # With --ansi, the user wants the escape sequences.
-    print_result(context, document, lambda: text if context.flag("ansi") else escape_control_characters(text))
-    return 0
+_COLUMNS = (
+    Column("ID", "agent_id"),
+    Column("NAME", "name"),
+    Column("BACKEND", lambda member, _: nested(member, "placement").get("coding_agent")),
+    Column("PANE", lambda member, _: nested(member, "placement").get("tmux_pane_id")),
+)
+_ACTIVITY_COLUMNS = (
+    *_COLUMNS,
+    Column("UNREAD", "unread"),
+    Column("SENT", age("last_sent")),
+    Column("RECEIVED", age("last_received")),
+    Column("ACKNOWLEDGED", age("last_acknowledged")),
+    Column("IDLE", _format_idle),
+)
+
+
+@GROUP.command(
+    "capture",
+    "Print the content of a pane.",
+    MEMBER_ID_OPTION,
+    Option("--lines", "Number of lines from the end [default: 30].", NUMBER, field="lines"),
+    Option("--ansi", "Keep colors, as escape sequences.", field="ansi"),
+)
+def capture(context: Context) -> None:
+    def render(document: Document) -> str:
+        text = str(document.get("text") or "")
+        # With --ansi, the user wants the escape sequences.
+        return text if context.flag("ansi") else escape_control_characters(text)
+
+    context.send("GET", context.with_query(_path(context, "capture")), render)
 
 
 # -- typing ----------------------------------------------------------------------------------------------------------
 
 
-def send_input(context: Context) -> int:
+@GROUP.command(
+    "send-input",
+    "Type text into a pane.",
+    _TEXT_ARGUMENT,
+    MEMBER_ID_OPTION,
+    Option("--text", "Text to type; - for standard input.", TEXT),
+    Option("--text-file", "File with the text to type; - for standard input.", FILE),
+    Option("--no-enter", "Do not press Enter after the text."),
+    description="Give one line of text as TEXT, with --text or --text-file, or on standard input with -.",
+)
+def send_input(context: Context) -> None:
     body: Document = {"text": require_text(context, _joined_words(context)), "enter": not context.flag("no_enter")}
-    return _post_action(context, "send-input", body, "Typed into")
+    _post_action(context, "send-input", body, "Typed into")
 
 
-def exec_(context: Context) -> int:
+@GROUP.command(
+    "exec",
+    "Make a member's agent run a shell command.",
+    _TEXT_ARGUMENT,
+    MEMBER_ID_OPTION,
+    description="Types the command with a leading ! into the pane. The agent runs it with its own permissions.",
+)
+def exec_(context: Context) -> None:
     words = _joined_words(context)
     if words is None:
         raise UsageError("usage", "Give a command, in quotes or after two dashes.")
-    return _post_action(context, "exec", {"text": words}, "Sent a command to")
+    _post_action(context, "exec", {"text": words}, "Sent a command to")
 
 
-def ping(context: Context) -> int:
-    return _post_action(context, "ping", None, "Pinged")
+@GROUP.command("ping", "Ping a member, so that it polls for messages.", MEMBER_ID_OPTION)
+def ping(context: Context) -> None:
+    _post_action(context, "ping", None, "Pinged")
 
 
-def _post_action(context: Context, action: str, body: Document | None, label: str) -> int:
-    document = context.server().call("POST", _path(context, action), body=body).document
-    print_result(
-        context, document, lambda: f"{label} member {target_member_id(context)} ({cell(document.get('pane_id'))})."
+def _post_action(context: Context, action: str, body: Document | None, label: str) -> None:
+    member = f"member {context.number('member_id')}"
+    context.send(
+        "POST", _path(context, action), lambda reply: f"{label} {member} ({cell(reply.get('pane_id'))}).", body=body
     )
-    return 0
 
 
 def _joined_words(context: Context) -> str | None:
     return " ".join(map(str, context.values("words"))).strip() or None
 
 
-def _path(context: Context, action: str) -> str:
-    return fleets_path(require_fleet_id(context), "members", target_member_id(context), action)
-
-
-def _format_placement(member: Document) -> str:
-    return f"backend={cell(_pane_field(member, 'coding_agent'))} pane={cell(_pane_field(member, 'tmux_pane_id'))}"
-
-
-def _pane_field(member: Document, name: str) -> object:
-    placement = member.get("placement")
-    return placement.get(name) if isinstance(placement, dict) else None
+def _path(context: Context, *action: str) -> str:
+    return fleet_path(context, "members", context.number("member_id"), *action)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,8 +14,7 @@ from quarterdeck.cli.command_table import (
     NUMBER,
     TEXT,
     Argument,
-    Command,
-    CommandTable,
+    Group,
     Option,
     choice,
 )
@@ -26,73 +24,24 @@ from quarterdeck.cli.fleet_common import (
     AGENT_ID_OPTION,
     FULL_OPTION,
     agent_id_or_none,
+    fleet_path,
     fleets_path,
     format_message,
     message_document,
     pick_fields,
-    print_result,
     require_agent_id,
     require_fleet_id,
     require_text,
     with_fleet_errors,
 )
-from quarterdeck.client.api import ApiClient, Document, Query, page_items
+from quarterdeck.client.api import ApiClient, Document, page_items
 from quarterdeck.core.errors import NotFound
 
 _DELIVERY_WAIT_MS = 3_000
 """How long a broadcast waits for the notices in the recipients' panes. `delivered` counts those shown by then."""
 
 
-def build_command_table() -> CommandTable:
-    stdin_argument = (Argument("stdin", "-", choice("-"), required=False),)
-    return CommandTable(
-        (
-            Command(
-                ("message", "send"),
-                "Send a message.",
-                with_fleet_errors(send),
-                stdin_argument,
-                _SEND_OPTIONS,
-                _TEXT_HELP,
-            ),
-            Command(
-                ("message", "broadcast"),
-                "Send a message to all other members.",
-                with_fleet_errors(broadcast),
-                stdin_argument,
-                (AGENT_ID_OPTION, *_TEXT_OPTIONS, FULL_OPTION),
-                _TEXT_HELP,
-            ),
-            Command(
-                ("message", "poll"),
-                "Print the unacknowledged messages of a member.",
-                with_fleet_errors(poll),
-                options=_POLL_OPTIONS,
-                description=_POLL_HELP,
-            ),
-            Command(("message", "show"), "Show one message.", with_fleet_errors(show), options=_MESSAGE_OPTIONS),
-            Command(
-                ("message", "ack"),
-                "Acknowledge a message as its recipient.",
-                with_fleet_errors(ack),
-                options=_MESSAGE_OPTIONS,
-            ),
-            Command(
-                ("message", "cancel"),
-                "Cancel a message as its sender.",
-                with_fleet_errors(cancel),
-                options=_MESSAGE_OPTIONS,
-            ),
-            Command(
-                ("message", "follow"),
-                "Print a member's unacknowledged messages, then new ones.",
-                with_fleet_errors(follow),
-                options=(AGENT_ID_OPTION, _AFTER_OPTION, FULL_OPTION),
-                description=_FOLLOW_HELP,
-            ),
-        ),
-        {"message": "Send and read messages between the members of a fleet."},
-    )
+GROUP = Group("message", "Send and read messages between the members of a fleet.", wrap=with_fleet_errors)
 
 
 _TEXT_OPTIONS = (
@@ -100,85 +49,83 @@ _TEXT_OPTIONS = (
     Option("--text-file", "File with the text; - for standard input.", FILE),
     Option("--key", "Idempotency key: the same key sends the message only once.", TEXT),
 )
-_SEND_OPTIONS = (
-    AGENT_ID_OPTION,
-    Option("--to", "Recipient.", MEMBER_ID, required=True),
-    *_TEXT_OPTIONS,
-    FULL_OPTION,
-    Option("--quiet", "Print only the id."),
-)
 _TEXT_HELP = "Give the text with --text or --text-file, or on standard input with -."
-_AFTER_OPTION = Option("--after", "Only messages with an id higher than this.", NUMBER)
-_POLL_OPTIONS = (
-    AGENT_ID_OPTION,
-    FULL_OPTION,
-    Option("--wait", "How long to wait for a message, such as 30s or 5m [default: do not wait].", DURATION),
-    Option("--oldest-first", "Print the oldest messages first."),
-    Option("--limit", "Maximum number of messages, 1 to 500 [default: 100].", NUMBER),
-    _AFTER_OPTION,
-)
-_POLL_HELP = "Prints the newest first. Without --full, clips each text to QD_MAX_TEXT_LEN characters [default: 200]."
+_AFTER_OPTION = Option("--after", "Only messages with an id higher than this.", NUMBER, field="after")
 _MESSAGE_OPTIONS = (
     AGENT_ID_OPTION,
     Option("--task-id", "Message id.", MESSAGE_ID),
     Option("--message-id", "Alias for --task-id.", MESSAGE_ID),
     FULL_OPTION,
 )
-_FOLLOW_HELP = "Runs until Ctrl-C. With --json, prints one object per line."
 
 
 # -- send ------------------------------------------------------------------------------------------------------------
 
 
-def send(context: Context) -> int:
+@GROUP.command(
+    "send",
+    "Send a message.",
+    Argument("stdin", "-", choice("-"), required=False),
+    AGENT_ID_OPTION,
+    Option("--to", "Recipient.", MEMBER_ID, required=True, field="to_agent_id"),
+    *_TEXT_OPTIONS,
+    FULL_OPTION,
+    Option("--quiet", "Print only the id."),
+    description=_TEXT_HELP,
+)
+def send(context: Context) -> None:
     if context.flag("full") and context.flag("quiet"):
         raise UsageError("usage", "Give --full or --quiet, not both.")
-    message = _post(context, context.number("to"))
+    message = _post(context)
     if context.flag("quiet") and not context.as_json:
         context.write(str(message.get("task_id")))
     else:
         _print_message(context, message, "Message sent.")
-    return 0
 
 
-def broadcast(context: Context) -> int:
-    reply = _post(context, "*", wait_ms=_DELIVERY_WAIT_MS)
+@GROUP.command(
+    "broadcast",
+    "Send a message to all other members.",
+    Argument("stdin", "-", choice("-"), required=False),
+    AGENT_ID_OPTION,
+    *_TEXT_OPTIONS,
+    FULL_OPTION,
+    description=_TEXT_HELP,
+)
+def broadcast(context: Context) -> None:
+    reply = _post(context, to_agent_id="*", wait_ms=_DELIVERY_WAIT_MS)
     summary = reply.get("summary")
     message = summary if isinstance(summary, dict) else {}
     counts = pick_fields(reply, "recipients", "delivered")
 
-    def format_summary() -> str:
-        summary_line = f"broadcast id={message.get('task_id')} " + " ".join(
-            f"{name}={count}" for name, count in counts.items()
-        )
-        return f"{summary_line}\n{format_message(context, message)}" if context.flag("full") else summary_line
+    def format_summary(_: Document) -> str:
+        counts_text = " ".join(f"{name}={count}" for name, count in counts.items())
+        line = f"broadcast id={message.get('task_id')} {counts_text}"
+        return f"{line}\n{format_message(context, message)}" if context.flag("full") else line
 
-    print_result(context, {**message_document(context, message), **counts}, format_summary)
-    return 0
+    context.show({**message_document(context, message), **counts}, format_summary)
 
 
-def _post(context: Context, recipient: object, **extra_fields: int) -> Document:
+def _post(context: Context, **extra_fields: str | int) -> Document:
     """Send the message. Its idempotency key prevents a repeated request from sending it twice."""
-    sender_id, text = require_agent_id(context), require_text(context, context.text("stdin"))
-    body: Document = {"from_agent_id": sender_id, "to_agent_id": recipient, "text": text, **extra_fields}
-    key = context.text("key") or f"qd-{os.urandom(16).hex()}"
-    return (
-        context.server().call("POST", fleets_path(require_fleet_id(context), "messages"), body=body, key=key).document
+    body = context.body(
+        from_agent_id=require_agent_id(context), text=require_text(context, context.text("stdin")), **extra_fields
     )
+    path, key = fleet_path(context, "messages"), context.idempotency_key()
+    return context.server().call("POST", path, body=body, key=key).document
 
 
 # -- one message -----------------------------------------------------------------------------------------------------
 
 
-def show(context: Context) -> int:
-    fleet_id, message_id = require_fleet_id(context), _message_id(context)
+@GROUP.command("show", "Show one message.", *_MESSAGE_OPTIONS)
+def show(context: Context) -> None:
+    fleet_id, message_id, agent_id = require_fleet_id(context), _message_id(context), agent_id_or_none(context)
     server = context.server()
-    agent_id = agent_id_or_none(context)
     if agent_id is not None:
         _require_member(server, fleet_id, agent_id)
     message = server.get(fleets_path(fleet_id, "messages", message_id))
-    print_result(context, message_document(context, message), lambda: format_message(context, message))
-    return 0
+    context.show(message_document(context, message), lambda _: format_message(context, message))
 
 
 def _require_member(server: ApiClient, fleet_id: int, agent_id: int) -> None:
@@ -187,84 +134,90 @@ def _require_member(server: ApiClient, fleet_id: int, agent_id: int) -> None:
         raise NotFound("fleet_member_not_found", f"agent {agent_id} is not a member of fleet {fleet_id}.")
 
 
-def ack(context: Context) -> int:
-    return _finish_message(context, "ack", "Message acknowledged.")
+@GROUP.command("ack", "Acknowledge a message as its recipient.", *_MESSAGE_OPTIONS)
+def ack(context: Context) -> None:
+    _finish_message(context, "ack", "Message acknowledged.")
 
 
-def cancel(context: Context) -> int:
-    return _finish_message(context, "cancel", "Message canceled.")
+@GROUP.command("cancel", "Cancel a message as its sender.", *_MESSAGE_OPTIONS)
+def cancel(context: Context) -> None:
+    _finish_message(context, "cancel", "Message canceled.")
 
 
-def _finish_message(context: Context, verb: str, confirmation: str) -> int:
+def _finish_message(context: Context, verb: str, confirmation: str) -> None:
     path = fleets_path(require_fleet_id(context), "messages", _message_id(context), verb)
     message = context.server().call("POST", path, body={"agent_id": require_agent_id(context)}).document
     # The caller has read or written the text, so do not print it again.
     _print_message(context, message, confirmation, with_text=context.flag("full"))
-    return 0
 
 
-def _message_id(context: Context) -> int:
+def _message_id(context: Context) -> int | None:
     ids = {context.number("task_id"), context.number("message_id")} - {None}
     if len(ids) != 1:
         raise UsageError("usage", "Give one message id, with --task-id or its alias --message-id.")
-    [message_id] = ids
-    assert message_id is not None  # None was removed above
-    return message_id
+    return ids.pop()
 
 
 # -- poll and follow -------------------------------------------------------------------------------------------------
 
 
-def poll(context: Context) -> int:
+@GROUP.command(
+    "poll",
+    "Print the unacknowledged messages of a member.",
+    AGENT_ID_OPTION,
+    FULL_OPTION,
+    Option("--wait", "How long to wait for a message, such as 30s or 5m [default: do not wait].", DURATION),
+    Option("--oldest-first", "Print the oldest messages first."),
+    Option("--limit", "Maximum number of messages, 1 to 500 [default: 100].", NUMBER, field="limit"),
+    _AFTER_OPTION,
+    description="Prints the newest first. Without --full, clips each text to QD_MAX_TEXT_LEN characters "
+    "[default: 200].",
+)
+def poll(context: Context) -> None:
     order = "asc" if context.flag("oldest_first") else "desc"
-    inbox = _Inbox(context, order=order, limit=context.number("limit"))
-    wait_seconds = context.number("wait")
+    inbox, wait_seconds = _Inbox(context, order=order), context.number("wait")
     messages = inbox.wait_for_messages(wait_seconds) if wait_seconds else inbox.fetch(context.server(), 0)
-    documents = [message_document(context, message) for message in messages]
-    print_result(
-        context,
-        documents,
-        lambda: "\n\n".join(format_message(context, message) for message in messages) or "No messages found.",
+    context.show(
+        [message_document(context, message) for message in messages],
+        lambda _: "\n\n".join(format_message(context, message) for message in messages) or "No messages found.",
     )
-    if inbox.has_more and not context.as_json:
-        context.note("More messages exist. Use --limit to print more, or --after to continue after an id.")
-    return 0
+    if inbox.has_more:
+        context.hint("More messages exist. Use --limit to print more, or --after to continue after an id.")
 
 
-def follow(context: Context) -> int:
+@GROUP.command(
+    "follow",
+    "Print a member's unacknowledged messages, then new ones.",
+    AGENT_ID_OPTION,
+    _AFTER_OPTION,
+    FULL_OPTION,
+    description="Runs until Ctrl-C. With --json, prints one object per line.",
+)
+def follow(context: Context) -> None:
     inbox = _Inbox(context, order="asc")
 
     def print_messages(messages: list[Document]) -> bool:
         for message in messages:
-            inbox.after_id = _id_or_none(message)
+            inbox.query["after"] = _id_or_none(message)
             _print_followed_message(context, message)
         return False
 
     inbox.poll_repeatedly(print_messages)
-    return 0
 
 
 class _Inbox:
     """The unacknowledged messages of a member."""
 
-    def __init__(self, context: Context, *, order: str, limit: int | None = None) -> None:
+    def __init__(self, context: Context, *, order: str) -> None:
         self._context = context
         self._path = fleets_path(require_fleet_id(context), "members", require_agent_id(context), "inbox")
-        self._order = order
-        self._limit = limit
-        self.after_id = context.number("after")
+        self.query = context.query(status="input_required", order=order)
         self.has_more = False
 
     def fetch(self, server: ApiClient, wait_ms: int) -> list[Document]:
-        query: Query = {
-            "status": "input_required",
-            "order": self._order,
-            "after": self.after_id,
-            "limit": self._limit,
-            # Sent even if it is 0, to mark the request as a poll. The server refuses to poll for an inactive member.
-            "wait_ms": wait_ms,
-        }
-        page = server.get(self._path, query)
+        # `wait_ms` is sent even if it is 0, to mark the request as a poll. The server refuses to poll for an inactive
+        # member.
+        page = server.get(self._path, {**self.query, "wait_ms": wait_ms})
         self.has_more = page.get("next_cursor") is not None
         return page_items(page, "messages")
 
@@ -296,14 +249,13 @@ def _id_or_none(message: Document) -> int | None:
 
 
 def _print_message(context: Context, message: Document, confirmation: str, *, with_text: bool = True) -> None:
-    print_result(
-        context,
+    context.show(
         message_document(context, message),
-        lambda: f"{confirmation}\n{format_message(context, message)}" if with_text else confirmation,
+        lambda _: f"{confirmation}\n{format_message(context, message)}" if with_text else confirmation,
     )
 
 
 def _print_followed_message(context: Context, message: Document) -> None:
     """Print a message with a blank line after it, and flush stdout so that a reader of a pipe gets it at once."""
-    print_result(context, message_document(context, message), lambda: f"{format_message(context, message)}\n\n")
+    context.show(message_document(context, message), lambda _: f"{format_message(context, message)}\n\n")
     sys.stdout.flush()

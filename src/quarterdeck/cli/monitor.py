@@ -3,71 +3,54 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 
-from quarterdeck.cli import fleet_common
-from quarterdeck.cli.command_table import DURATION, MEMBER_ID, NUMBER, Command, CommandTable, Option, choice
+from quarterdeck.cli.command_table import DURATION, MEMBER_ID, NUMBER, Group, Option, choice
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
-from quarterdeck.cli.input import without_none
+from quarterdeck.cli.fleet_common import (
+    escape_control_characters,
+    fleet_path,
+    fleets_path,
+    require_agent_id,
+    require_fleet_id,
+    with_fleet_errors,
+)
 from quarterdeck.cli.output import cell, format_duration, parse_timestamp
 from quarterdeck.client.api import Document, page_items
 
 DEFAULT_TICK_SECONDS, MAX_TICK_SECONDS = 5, 3_600
 
 
-def build_command_table() -> CommandTable:
-    return CommandTable(
-        (
-            Command(
-                ("monitor", "start"),
-                "Run the monitor of a fleet.",
-                fleet_common.with_fleet_errors(start),
-                options=_START_OPTIONS,
-                description=_START_HELP,
-            ),
-            Command(
-                ("monitor", "status"),
-                "Show the monitor of a fleet and the members it watches.",
-                fleet_common.with_fleet_errors(status),
-            ),
-            Command(
-                ("monitor", "config"),
-                "Show or set how often a member is pinged.",
-                fleet_common.with_fleet_errors(config),
-                options=_CONFIG_OPTIONS,
-            ),
-        ),
-        {"monitor": "Manage the monitor of a fleet. It watches panes and pings idle members."},
-    )
-
-
-_START_OPTIONS = (
-    Option("--tick", f"Seconds between two checks of the panes [default: {DEFAULT_TICK_SECONDS}].", NUMBER),
-    Option("--policy", "Which members to ping when their interval ends [default: quiet].", choice("quiet", "seed")),
-    Option("--daemon", "Run in the background and print the pid. The log is in the data directory."),
+GROUP = Group(
+    "monitor", "Manage the monitor of a fleet. It watches panes and pings idle members.", wrap=with_fleet_errors
 )
+
+
 _START_HELP = """\b
 quiet: members with unread messages, or whose pane has not changed for the interval
 seed:  all members, even if they are working
 
 A fleet has one monitor process. SIGTERM and Ctrl-C stop it. It exits when its fleet is deleted."""
-_CONFIG_OPTIONS = (
-    Option("--agent-id", "Member to configure [env: QD_AGENT_ID].", MEMBER_ID),
-    Option("--interval", "Minimum time between two pings, such as 90s or 15m.", DURATION),
-    Option("--enable", "Ping the member."),
-    Option("--disable", "Do not ping the member."),
-)
 
 
 # -- start ------------------------------------------------------------------------------------------------------------
 
 
-def start(context: Context) -> int:
+@GROUP.command(
+    "start",
+    "Run the monitor of a fleet.",
+    Option("--tick", f"Seconds between two checks of the panes [default: {DEFAULT_TICK_SECONDS}].", NUMBER),
+    Option("--policy", "Which members to ping when their interval ends [default: quiet].", choice("quiet", "seed")),
+    Option("--daemon", "Run in the background and print the pid. The log is in the data directory."),
+    description=_START_HELP,
+)
+def start(context: Context) -> None:
     from pathlib import Path  # slow to import, but a monitor runs for days
 
-    fleet_id, tick_seconds = fleet_common.require_fleet_id(context), _require_tick_seconds(context)
+    fleet_id, tick_seconds = require_fleet_id(context), _require_tick_seconds(context)
     context.server().connection.close()  # starts a local server if necessary: the monitor never starts one
     from quarterdeck.monitor.daemonize import start_daemon
     from quarterdeck.monitor.loop import MonitorConfig, monitor_fleet
@@ -84,7 +67,7 @@ def start(context: Context) -> int:
 
     if not context.flag("daemon"):
         run_monitor(lambda: _print_started(context, fleet_id, os.getpid(), tick_seconds))
-        return 0
+        return
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     log_path = str(data_dir / f"monitor-{context.zone}-{fleet_id}.log")
 
@@ -94,54 +77,48 @@ def start(context: Context) -> int:
         _log_line(context, f"monitor of fleet {fleet_id} stopped")
 
     _print_started(context, fleet_id, start_daemon(log_path, run_daemon), tick_seconds, log_path)
-    return 0
 
 
 def _require_tick_seconds(context: Context) -> int:
-    option_value = context.number("tick")
-    tick_seconds = DEFAULT_TICK_SECONDS if option_value is None else option_value
+    tick = context.number("tick")
+    tick_seconds = DEFAULT_TICK_SECONDS if tick is None else tick
     if not 1 <= tick_seconds <= MAX_TICK_SECONDS:
         raise UsageError("usage", f"--tick: {tick_seconds} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
     return tick_seconds
 
 
 def _print_started(context: Context, fleet_id: int, pid: int, tick_seconds: int, log_path: str | None = None) -> None:
-    monitor: Document = without_none({"fleet_id": fleet_id, "pid": pid, "tick_seconds": tick_seconds, "log": log_path})
+    monitor: Document = {"fleet_id": fleet_id, "pid": pid, "tick_seconds": tick_seconds}
     now = time.time()
-    fleet_common.print_result(context, monitor, lambda: format_monitor({**monitor, "is_recent": True}, now, now))
-    _flush()
+    context.show(
+        monitor if log_path is None else {**monitor, "log": log_path},
+        lambda _: format_monitor({**monitor, "is_recent": True}, now, now),
+    )
+    # A monitor runs for days, and its output must not wait for a full buffer.
+    sys.stdout.flush()
 
 
 def _log_line(context: Context, line: str) -> None:
     """Print a log line. With --json it goes to stderr, because stdout must have exactly one JSON line."""
     timestamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    (context.note if context.as_json else context.write)(f"{timestamp} {fleet_common.escape_control_characters(line)}")
-    _flush()
-
-
-def _flush() -> None:
-    """Flush stdout: a monitor runs for days, and its log must not wait for a full buffer."""
-    import sys
-
+    (context.note if context.as_json else context.write)(f"{timestamp} {escape_control_characters(line)}")
     sys.stdout.flush()
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
 
 
-def status(context: Context) -> int:
-    monitor = context.server().get(fleet_common.fleets_path(fleet_common.require_fleet_id(context), "monitor"))
+@GROUP.command("status", "Show the monitor of a fleet and the members it watches.")
+def status(context: Context) -> None:
+    monitor, now = context.server().get(fleet_path(context, "monitor")), time.time()
     is_running = is_live(monitor)
-    now = time.time()
 
-    def render() -> str:
-        lines = [
-            format_monitor({**monitor, "is_recent": is_running}, parse_timestamp(monitor.get("last_tick_at")), now)
-        ]
-        return "\n".join([*lines, *(_format_member(member, now) for member in page_items(monitor, "members"))])
+    def render(_: Document) -> str:
+        last_tick_at = parse_timestamp(monitor.get("last_tick_at"))
+        heading = format_monitor({**monitor, "is_recent": is_running}, last_tick_at, now)
+        return "\n".join([heading, *(_format_member(member, now) for member in page_items(monitor, "members"))])
 
-    fleet_common.print_result(context, {**monitor, "is_live": is_running}, render)
-    return 0
+    context.show({**monitor, "is_live": is_running}, render)
 
 
 def is_live(monitor: Document) -> bool:
@@ -170,17 +147,22 @@ def format_monitor(monitor: Document, last_tick_at: float | None, now: float) ->
 # -- config -----------------------------------------------------------------------------------------------------------
 
 
-def config(context: Context) -> int:
+@GROUP.command(
+    "config",
+    "Show or set how often a member is pinged.",
+    Option("--agent-id", "Member to configure [env: QD_AGENT_ID].", MEMBER_ID),
+    Option("--interval", "Minimum time between two pings, such as 90s or 15m.", DURATION, field="interval_seconds"),
+    Option("--enable", "Ping the member.", field="enabled"),
+    Option("--disable", "Do not ping the member."),
+)
+def config(context: Context) -> None:
     if context.flag("enable") and context.flag("disable"):
         raise UsageError("usage", "Give --enable or --disable, not both.")
-    enabled = True if context.flag("enable") else False if context.flag("disable") else None
-    body = without_none({"interval_seconds": context.number("interval"), "enabled": enabled})
-    path = fleet_common.fleets_path(
-        fleet_common.require_fleet_id(context), "members", fleet_common.require_agent_id(context), "monitor"
+    body = context.body() | ({"enabled": False} if context.flag("disable") else {})
+    path = fleets_path(require_fleet_id(context), "members", require_agent_id(context), "monitor")
+    context.send(
+        "PATCH" if body else "GET", path, lambda member: _format_member(member, time.time()), body=body or None
     )
-    member = context.server().call("PATCH" if body else "GET", path, body=body or None).document
-    fleet_common.print_result(context, member, lambda: _format_member(member, time.time()))
-    return 0
 
 
 def _format_member(member: Document, now: float) -> str:

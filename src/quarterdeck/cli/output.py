@@ -53,6 +53,15 @@ def cell(value: object) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
 
 
+def decode_object(text: str | bytes) -> dict[str, object] | None:
+    """Decode a JSON object. Returns None if the text is not one."""
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def to_json_line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 

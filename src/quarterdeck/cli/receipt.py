@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from quarterdeck.cli.command_table import Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED
 
 RECEIPT_EXIT_HELP = "Exits 1 if the receipt lists sessions that were not terminated."
+
+
+RECEIPT_OPTION = Option(
+    "--receipt", "Print a receipt: how many sessions were stopped, and which were not.", field="receipt"
+)
+
+
+def delete_and_print(context: Context, path: str, document: Document, text: str) -> int | None:
+    """Send the DELETE request. Prints its receipt if --receipt is given, otherwise the document or the text."""
+    reply = context.server().call("DELETE", path, query=context.query())
+    if context.flag("receipt"):
+        return print_receipt(context, reply.document)
+    context.show(document, text)
+    return None
 
 
 def print_receipt(context: Context, receipt: Document) -> int:
@@ -17,8 +32,8 @@ def print_receipt(context: Context, receipt: Document) -> int:
     """
     context.show(receipt, lambda document: _format_receipt(context, document))
     remaining = page_items(receipt, "left")
-    if remaining and not context.as_json:
-        context.note(f"{format_session_count(len(remaining))} left. Run the same command again to terminate them.")
+    if remaining:
+        context.hint(f"{format_session_count(len(remaining))} left. Run the same command again to terminate them.")
     return EXIT_FAILED if remaining else 0
 
 

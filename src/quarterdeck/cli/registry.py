@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 
-from quarterdeck.cli.command_table import Command, CommandTable
+from quarterdeck.cli.command_table import Command, Group
 
 MODULES = {
     "up": "server",
@@ -31,7 +32,7 @@ MODULES = {
     "key": "key",
     "events": "events",
     "sink": "sink",
-    "redis": "redis",
+    "redis": "sink",
     "secrets": "secrets",
     "sweep": "admin",
     "token": "admin",
@@ -46,18 +47,16 @@ MODULES = {
 }
 
 
-def load_command_table(word: str) -> CommandTable | None:
-    """Return the command table of the module that defines this first word. Imports only that module."""
+def load_groups(word: str) -> Sequence[Group]:
+    """Return the groups of the module that defines this first word. Imports only that module."""
     module_name = MODULES.get(word)
     if module_name is None:
-        return None
+        return ()
     module = importlib.import_module(f"quarterdeck.cli.{module_name}")
-    table = module.build_command_table()
-    assert isinstance(table, CommandTable)  # import_module returns an untyped module
-    return table
+    groups: Sequence[Group] = getattr(module, "GROUPS", None) or (module.GROUP,)
+    return groups
 
 
 def load_commands(word: str) -> list[Command]:
     """Return the commands whose first word is `word`."""
-    table = load_command_table(word)
-    return [] if table is None else [command for command in table.commands if command.words[0] == word]
+    return [command for group in load_groups(word) for command in group.commands if command.words[0] == word]

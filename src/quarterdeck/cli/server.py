@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from quarterdeck.cli.admin import DATABASE_OPTION, OWN_VARIABLES_OPTION, exec_server_command
-from quarterdeck.cli.command_table import NUMBER, TEXT, Command, CommandTable, Option
+from quarterdeck.cli.command_table import NUMBER, TEXT, Group, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, format_duration, parse_timestamp
 from quarterdeck.cli.server_logs import LOGS_OPTIONS, logs
@@ -16,31 +16,12 @@ from quarterdeck.client import discovery, file_locks
 from quarterdeck.client.api import ApiClient, Document
 from quarterdeck.client.data_dir import DataDir
 from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
-from quarterdeck.client.socket_peer import listener_pid
 from quarterdeck.core.errors import EXIT_FAILED, Invalid
 
-
-def build_command_table() -> CommandTable:
-    return CommandTable(
-        (
-            Command(("up",), "Run a server in the foreground.", exec_server_command, options=_UP_OPTIONS),
-            Command(("status",), "Show the state of the server. Exits 1 if it is not ready.", status),
-            Command(("stop",), "Stop the server of the data directory and wait until it has exited.", stop),
-            Command(("logs",), "Print the log of a server that was started automatically.", logs, options=LOGS_OPTIONS),
-        ),
-        {},
-    )
+GROUP = Group("")
 
 
-_UP_OPTIONS = (
-    Option("--host", "Address to listen on [default: 127.0.0.1].", TEXT),
-    Option("--port", "Port to listen on; 0 picks a free port [default: 4000].", NUMBER),
-    DATABASE_OPTION,
-    Option("--migrate", "Upgrade the PostgreSQL schema before starting."),
-    OWN_VARIABLES_OPTION,
-)
-
-
+@GROUP.command("status", "Show the state of the server. Exits 1 if it is not ready.")
 def status(context: Context) -> int:
     url = context.server_location.explicit_url(context.environ)
     report = _remote_status(context, url) if url else _local_status(context, context.data_dir)
@@ -48,13 +29,14 @@ def status(context: Context) -> int:
     return 0 if report["ready"] else EXIT_FAILED
 
 
-def stop(context: Context) -> int:
+@GROUP.command("stop", "Stop the server of the data directory and wait until it has exited.")
+def stop(context: Context) -> None:
     data_dir = context.local_data_dir()
     pid = _running_pid(context, data_dir)
+    report: Document = {"stopped": pid is not None, "running": False, "data": data_dir.path}
     if pid is None:
-        report: Document = {"stopped": False, "running": False, "data": data_dir.path}
-        context.show(report, lambda document: f"No server is running for {data_dir.path}.")
-        return 0
+        context.show(report, f"No server is running for {data_dir.path}.")
+        return
     timeout_seconds = context.server_location.timeout or discovery.DEFAULT_TIMEOUT_SECONDS
     # The server may have exited in the meantime. Then the wait below is short.
     with suppress(ProcessLookupError):
@@ -66,9 +48,7 @@ def stop(context: Context) -> int:
             "Wait longer with --timeout.",
             pid=pid,
         )
-    report = {"stopped": True, "running": False, "data": data_dir.path, "pid": pid}
-    context.show(report, lambda document: f"Stopped the server of {data_dir.path} (pid {pid}).")
-    return 0
+    context.show({**report, "pid": pid}, f"Stopped the server of {data_dir.path} (pid {pid}).")
 
 
 def _remote_status(context: Context, url: str) -> Document:
@@ -78,13 +58,11 @@ def _remote_status(context: Context, url: str) -> Document:
 
 
 def _local_status(context: Context, data_dir: DataDir) -> Document:
-    if not data_dir.has_running_server():
-        return {"running": False, "ready": False, "data": data_dir.path, "why": "no server is running"}
-    record, server = (
-        data_dir.read_record(),
-        discovery.connect_data_dir(context.server_location, context.environ, data_dir),
-    )
-    report: Document = {"running": True, "ready": False, "data": data_dir.path}
+    report: Document = {"running": data_dir.has_running_server(), "ready": False, "data": data_dir.path}
+    if not report["running"]:
+        return {**report, "why": "no server is running"}
+    record = data_dir.read_record()
+    server = discovery.connect_data_dir(context.server_location, context.environ, data_dir)
     if record is None or server is None:
         # A server takes the lock first and writes the record last. So if no server responds, the record is from an
         # earlier server.
@@ -103,14 +81,11 @@ def _check_readiness(server: ApiClient) -> tuple[bool, str | None]:
 
 def _format_status(context: Context, report: Document) -> str:
     state = "ready" if report["ready"] else "running, not ready" if report["running"] else "not running"
-    pairs: list[tuple[str, object]] = [("status", state)]
-    for name in ("why", "url", "pid", "version", "database", "data", "socket"):
-        if report.get(name) is not None:
-            pairs.append((name, report[name]))
     started_at = parse_timestamp(report.get("started_at"))
-    if started_at is not None:
-        pairs.append(("since", f"{cell(report['started_at'])} ({format_duration(time.time() - started_at)})"))
-    return fields(pairs, context.styler)
+    age = "" if started_at is None else format_duration(time.time() - started_at)
+    values = {"status": state, **report, "since": f"{cell(report['started_at'])} ({age})" if age else None}
+    names = ("status", "why", "url", "pid", "version", "database", "data", "socket", "since")
+    return fields([(name, values[name]) for name in names if values.get(name) is not None], context.styler)
 
 
 def _running_pid(context: Context, data_dir: DataDir) -> int | None:
@@ -123,9 +98,21 @@ def _running_pid(context: Context, data_dir: DataDir) -> int | None:
     record = data_dir.read_record()
     if server is None or record is None:
         return None
-    pid = listener_pid(server.connection.open()) or record.pid
+    pid = discovery.listener_pid(server.connection.open()) or record.pid
     if pid <= 1:
         # Never signal 0, our own process group, or 1, the init process.
         detail = f"The server of {data_dir.path} is in another pid namespace, such as a container. Stop it there."
         raise Invalid("no_pid", detail)
     return pid
+
+
+GROUP.command(
+    "up",
+    "Run a server in the foreground.",
+    Option("--host", "Address to listen on [default: 127.0.0.1].", TEXT),
+    Option("--port", "Port to listen on; 0 picks a free port [default: 4000].", NUMBER),
+    DATABASE_OPTION,
+    Option("--migrate", "Upgrade the PostgreSQL schema before starting."),
+    OWN_VARIABLES_OPTION,
+)(exec_server_command)
+GROUP.command("logs", "Print the log of a server that was started automatically.", *LOGS_OPTIONS)(logs)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 
 from quarterdeck.cli.command_table import NUMBER, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import cell
+from quarterdeck.cli.output import cell, decode_object, to_json_line
 from quarterdeck.core.errors import NotFound
 
 LOGS_OPTIONS = (
@@ -20,7 +20,7 @@ _BLOCK_BYTES = 64 * 1024
 _POLL_SECONDS = 0.2
 
 
-def logs(context: Context) -> int:
+def logs(context: Context) -> None:
     path = context.local_data_dir().log_path
     line_count = context.number("lines")
     try:
@@ -35,7 +35,6 @@ def logs(context: Context) -> int:
             _follow(context, path, log_fd)
     finally:
         os.close(log_fd)
-    return 0
 
 
 def read_last_lines(log_fd: int, count: int) -> list[bytes]:
@@ -63,8 +62,6 @@ def read_added_lines(log_fd: int) -> Iterator[bytes]:
 
 def _follow(context: Context, path: str, log_fd: int) -> None:
     """Print new lines until Ctrl-C. Polls, because the standard library cannot watch a file."""
-    import sys
-
     current_fd = log_fd
     while True:
         for line in read_added_lines(current_fd):
@@ -95,8 +92,4 @@ def _format_line(line: bytes, as_json: bool) -> str:
     text = line.decode("utf-8", "replace")
     if not as_json:
         return text if text.isprintable() else cell(text)
-    try:
-        decoded: object = json.loads(text)
-    except (ValueError, RecursionError):
-        decoded = None
-    return text if isinstance(decoded, dict) else json.dumps({"message": text}, ensure_ascii=False)
+    return to_json_line({"message": text}) if decode_object(text) is None else text

@@ -2,177 +2,134 @@
 
 from __future__ import annotations
 
-import time
-
-from quarterdeck.cli.command_table import ID, JSON_OBJECT, NUMBER, TEXT, Argument, Command, CommandTable, Option, choice
+from quarterdeck.cli.command_table import ID, ID_ARGUMENT, JSON_OBJECT, NUMBER, TEXT, Argument, Group, Option, choice
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
-from quarterdeck.cli.input import without_none
-from quarterdeck.cli.list_output import PAGING, ago, print_details, print_list
-from quarterdeck.cli.output import cell, fields, table
+from quarterdeck.cli.list_output import PAGING, Column, print_details, print_list, time_ago
+from quarterdeck.cli.output import cell, fields
 from quarterdeck.client.api import Document
 
-
-def build_command_table() -> CommandTable:
-    id_argument, optional_id_argument = (Argument("id", "ID", ID),), (Argument("id", "ID", ID, required=False),)
-    return CommandTable(
-        (
-            Command(
-                ("service", "register"),
-                "Register a service and print its id.",
-                register,
-                options=_REGISTER_OPTIONS,
-                description=_REGISTER_HELP,
-            ),
-            Command(("service", "list"), "List services, newest first.", list_, options=_LIST_OPTIONS),
-            Command(("service", "show"), "Show one service.", show, id_argument),
-            Command(("service", "set"), "Change the properties of a service.", set_, id_argument, _SET_OPTIONS),
-            Command(
-                ("service", "heartbeat"),
-                "Send a heartbeat for a service.",
-                heartbeat,
-                optional_id_argument,
-                _HEARTBEAT_OPTIONS,
-                _HEARTBEAT_HELP,
-            ),
-            Command(("service", "remove"), "Unregister a service.", remove, id_argument, _REMOVE_OPTIONS),
-        ),
-        {"service": "Manage services: endpoints that can be invoked."},
-    )
+GROUP = Group("service", "Manage services: endpoints that can be invoked.")
 
 
 _HEALTH = choice("starting", "healthy", "degraded", "unhealthy")
-_DELIVERY = choice("pull", "push")
-_SESSION_OPTION = Option("--session", "Session that owns the service. The service ends with its session.", ID)
 _SERVICE_OPTIONS = (
-    Option("--delivery", "pull: workers claim invocations; push: the server posts them to the endpoint.", _DELIVERY),
-    Option("--capability", "Capability of the service; repeatable.", TEXT, many=True),
-    Option("--protocol", "Supported protocol version; repeatable.", TEXT, many=True),
-    Option("--framework", "Name of the framework that the service uses.", TEXT),
-    Option("--framework-version", "Version of the framework.", TEXT),
-    Option("--health", "Health to report.", _HEALTH),
-    Option("--metadata", "JSON object to store with the service.", JSON_OBJECT),
+    Option(
+        "--delivery",
+        "pull: workers claim invocations; push: the server posts them to the endpoint.",
+        choice("pull", "push"),
+        field="delivery",
+    ),
+    Option("--capability", "Capability of the service; repeatable.", TEXT, many=True, field="capabilities"),
+    Option("--protocol", "Supported protocol version; repeatable.", TEXT, many=True, field="protocol_versions"),
+    Option("--framework", "Name of the framework that the service uses.", TEXT, field="framework_name"),
+    Option("--framework-version", "Version of the framework.", TEXT, field="framework_version"),
+    Option("--health", "Health to report.", _HEALTH, field="health"),
+    Option("--metadata", "JSON object to store with the service.", JSON_OBJECT, field="metadata_json"),
 )
-_REGISTER_OPTIONS = (
-    Option("--endpoint", "URL of the service: http://… or https://…", TEXT, required=True),
-    Option("--app", "Application that offers the service [default: the application of the session].", ID),
-    _SESSION_OPTION,
+
+
+@GROUP.command(
+    "register",
+    "Register a service and print its id.",
+    Option("--endpoint", "URL of the service: http://… or https://…", TEXT, required=True, field="endpoint_url"),
+    Option(
+        "--app",
+        "Application that offers the service [default: the application of the session].",
+        ID,
+        field="application_id",
+    ),
+    Option("--session", "Session that owns the service. The service ends with its session.", ID),
     *_SERVICE_OPTIONS,
+    description=(
+        "Application and endpoint identify a service: registering the same two again updates it and returns "
+        "the same id. With --delivery push, the secret that signs pushes is printed once and cannot be shown "
+        "again."
+    ),
 )
-_REGISTER_HELP = """Application and endpoint identify a service: registering the same two again updates it and returns
-the same id. With --delivery push, the secret that signs pushes is printed once and cannot be shown again."""
-_LIST_OPTIONS = (
-    Option("--app", "Only services of this application.", ID),
+def register(context: Context) -> None:
+    if context.text("app") is None and context.text("session") is None:
+        raise UsageError("usage", "Give --app APPLICATION or --session ID: a service needs an owner.")
+    _print_service(context, context.server().call("POST", _path(context), body=context.body()).document)
+
+
+@GROUP.command(
+    "list",
+    "List services, newest first.",
+    Option("--app", "Only services of this application.", ID, field="application_id"),
     Option("--session", "Only services of this session.", ID),
-    Option("--health", "Only services that report this health.", _HEALTH),
+    Option("--health", "Only services that report this health.", _HEALTH, field="health"),
     *PAGING,
 )
-_SET_OPTIONS = (*_SERVICE_OPTIONS, Option("--rotate-secret", "Create a new secret that signs pushes, and print it."))
-_HEARTBEAT_OPTIONS = (
-    Option("--session", "Session that owns the service. Without ID, the heartbeat is for all its services.", ID),
-    Option("--health", "Health to report.", _HEALTH),
-    Option("--active", "Number of invocations that the service is working on.", NUMBER),
-    Option("--metadata", "JSON object to store with the service.", JSON_OBJECT),
-)
-_HEARTBEAT_HELP = "Give the ID of a service, or only --session for all services of that session."
-_REMOVE_OPTIONS = (Option("--session", "Remove only the registration of this session.", ID),)
-
-
-def register(context: Context) -> int:
-    app, session = context.text("app"), context.text("session")
-    if app is None and session is None:
-        raise UsageError("usage", "Give --app APPLICATION or --session ID: a service needs an owner.")
-    body = {"endpoint_url": context.required_text("endpoint"), "application_id": app, **_service_fields(context)}
-    path = context.zone_path("agent-services") if session is None else _session_services_path(context, session)
-    return _print_service(context, context.server().call("POST", path, body=without_none(body)).document)
-
-
-def list_(context: Context) -> int:
-    session = context.text("session")
-    if session is None:
-        query = {"application_id": context.text("app"), "health": context.text("health")}
-        return print_list(context, context.zone_path("agent-services"), query, _table)
-    if context.text("app") or context.text("health"):
+def list_(context: Context) -> None:
+    if context.text("session") is not None and (context.text("app") or context.text("health")):
         raise UsageError("usage", "--session cannot be combined with --app or --health.")
-    return print_list(context, _session_services_path(context, session), {}, _table)
+    print_list(context, _path(context), _COLUMNS, f"No services found in zone {context.zone}.")
 
 
-def show(context: Context) -> int:
-    return print_details(context, context.zone_path("agent-services", context.required_text("id")))
+@GROUP.command("show", "Show one service.", ID_ARGUMENT)
+def show(context: Context) -> None:
+    print_details(context, _path(context, context.required_text("id")))
 
 
-def set_(context: Context) -> int:
-    body = _service_fields(context)
-    if context.flag("rotate_secret"):
-        body["rotate_secret"] = True
-    body = without_none(body)
-    if not body:
-        raise UsageError("usage", "Give at least one option to change. Try `qd service set --help`.")
-    path = context.zone_path("agent-services", context.required_text("id"))
-    return _print_service(context, context.server().call("PATCH", path, body=body).document)
+@GROUP.command(
+    "set",
+    "Change the properties of a service.",
+    ID_ARGUMENT,
+    *_SERVICE_OPTIONS,
+    Option("--rotate-secret", "Create a new secret that signs pushes, and print it.", field="rotate_secret"),
+)
+def set_(context: Context) -> None:
+    path = _path(context, context.required_text("id"))
+    _print_service(context, context.server().call("PATCH", path, body=context.changes()).document)
 
 
-def heartbeat(context: Context) -> int:
+@GROUP.command(
+    "heartbeat",
+    "Send a heartbeat for a service.",
+    Argument("id", "ID", ID, required=False),
+    Option("--session", "Session that owns the service. Without ID, the heartbeat is for all its services.", ID),
+    Option("--health", "Health to report.", _HEALTH, field="health"),
+    Option("--active", "Number of invocations that the service is working on.", NUMBER, field="active_invocations"),
+    Option("--metadata", "JSON object to store with the service.", JSON_OBJECT, field="metadata"),
+    description="Give the ID of a service, or only --session for all services of that session.",
+)
+def heartbeat(context: Context) -> None:
     service, session = context.text("id"), context.text("session")
-    body = without_none(
-        {
-            "health": context.text("health"),
-            "active_invocations": context.number("active"),
-            "metadata": context.parsed.values["metadata"],
-        }
-    )
-    if service is None and session is None:
-        raise UsageError("usage", "Give the ID of a service, or --session for all services of a session.")
-    if service is None:
-        assert session is not None
+    if service is not None:
+        path = _path(context, service, "heartbeat")
+    elif session is not None:
         path = context.zone_path("agents", session, "heartbeat")
     else:
-        path = f"{_service_path(context, service)}/heartbeat"
-    reply = context.server().call("POST", path, body=body)
-    context.show(reply.document, _format_heartbeat_reply)
-    return 0
+        raise UsageError("usage", "Give the ID of a service, or --session for all services of a session.")
+    context.send("POST", path, _format_heartbeat_reply, body=context.body())
 
 
-def remove(context: Context) -> int:
+@GROUP.command(
+    "remove",
+    "Unregister a service.",
+    ID_ARGUMENT,
+    Option("--session", "Remove only the registration of this session.", ID),
+)
+def remove(context: Context) -> None:
     service_id = context.required_text("id")
-    context.server().call("DELETE", _service_path(context, service_id))
-    context.show(
-        {"id": service_id, "status": "unregistered"}, lambda document: f"Removed service {cell(document['id'])}."
-    )
-    return 0
+    context.server().call("DELETE", _path(context, service_id))
+    context.show({"id": service_id, "status": "unregistered"}, f"Removed service {service_id}.")
 
 
-def _session_services_path(context: Context, session: str) -> str:
-    return context.zone_path("agents", session, "services")
+def _path(context: Context, *segments: str) -> str:
+    """Build a path below the services of the zone, or of its session if --session was given."""
+    session = context.parsed.values.get("session")  # not every command has the option
+    services = ("agent-services",) if session is None else ("agents", str(session), "services")
+    return context.zone_path(*services, *segments)
 
 
-def _service_path(context: Context, service: str) -> str:
-    """Build the path of the service, below its session if --session was given."""
-    session = context.text("session")
-    if session is None:
-        return context.zone_path("agent-services", service)
-    return context.zone_path("agents", session, "services", service)
-
-
-def _service_fields(context: Context) -> Document:
-    return {
-        "delivery": context.text("delivery"),
-        "capabilities": context.values("capability") or None,
-        "protocol_versions": context.values("protocol") or None,
-        "framework_name": context.text("framework"),
-        "framework_version": context.text("framework_version"),
-        "health": context.text("health"),
-        "metadata_json": context.parsed.values["metadata"],
-    }
-
-
-def _print_service(context: Context, service: Document) -> int:
+def _print_service(context: Context, service: Document) -> None:
     secret = service.get("secret")
     pairs: list[tuple[str, object]] = [("id", service.get("id")), ("secret", secret)]
     context.show(service, lambda _: cell(service.get("id")) if secret is None else fields(pairs, context.styler))
     if secret is not None:
         context.note("The secret is shown only once. Create a new one with `qd service set ID --rotate-secret`.")
-    return 0
 
 
 def _format_heartbeat_reply(reply: Document) -> str:
@@ -182,13 +139,12 @@ def _format_heartbeat_reply(reply: Document) -> str:
     return f"Heartbeat recorded for {cell(count)} {'service' if count == 1 else 'services'}."
 
 
-def _table(context: Context, services: list[Document]) -> str:
-    if not services:
-        return f"No services found in zone {context.zone}."
-    now = time.time()
-    field_names = ("id", "application_id", "endpoint_url", "delivery", "health", "agent_id")
-    rows = [
-        [*(service.get(name) for name in field_names), ago(service.get("last_heartbeat_at"), now)]
-        for service in services
-    ]
-    return table(("ID", "APPLICATION", "ENDPOINT", "DELIVERY", "HEALTH", "SESSION", "HEARTBEAT"), rows, context.styler)
+_COLUMNS = (
+    Column("ID", "id"),
+    Column("APPLICATION", "application_id"),
+    Column("ENDPOINT", "endpoint_url"),
+    Column("DELIVERY", "delivery"),
+    Column("HEALTH", "health"),
+    Column("SESSION", "agent_id"),
+    Column("HEARTBEAT", time_ago("last_heartbeat_at")),
+)

@@ -8,160 +8,115 @@ import time
 from quarterdeck.cli.command_table import (
     DURATION,
     ID,
+    ID_ARGUMENT,
     JSON_OBJECT,
+    REASON_OPTION,
     TEXT,
-    Argument,
-    Command,
-    CommandTable,
+    Group,
     Option,
     choice,
+    key_option,
 )
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.list_output import PAGING, print_details, print_list
-from quarterdeck.cli.output import cell, table
-from quarterdeck.cli.receipt import RECEIPT_EXIT_HELP, format_session_count, print_receipt
+from quarterdeck.cli.list_output import PAGING, Column, field_text, print_details, print_list
+from quarterdeck.cli.receipt import RECEIPT_EXIT_HELP, RECEIPT_OPTION, delete_and_print, format_session_count
 from quarterdeck.cli.session_tree import age_and_expiry, draw, glyphs_for
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import Conflict
 
+GROUP = Group("session", "Manage sessions: live runs of agents. Sessions form trees.")
 
-def build_command_table() -> CommandTable:
-    id_argument = (Argument("id", "ID", ID),)
-    return CommandTable(
-        (
-            Command(("session", "spawn"), "Spawn a session and print its id.", spawn, options=_SPAWN_OPTIONS),
-            Command(("session", "list"), "List sessions, newest first.", list_, options=_LIST_OPTIONS),
-            Command(("session", "show"), "Show one session.", show, id_argument),
-            Command(("session", "tree"), "Draw a session and its descendants.", tree, id_argument),
-            Command(("session", "suspend"), "Suspend a session and its descendants.", suspend, id_argument),
-            Command(
-                ("session", "resume"), "Resume a session and the descendants suspended with it.", resume, id_argument
-            ),
-            Command(
-                ("session", "stop"),
-                "Terminate a session and its descendants.",
-                stop,
-                id_argument,
-                _STOP_OPTIONS,
-                RECEIPT_EXIT_HELP,
-            ),
-        ),
-        {"session": "Manage sessions: live runs of agents. Sessions form trees."},
+
+@GROUP.command(
+    "spawn",
+    "Spawn a session and print its id.",
+    Option("--app", "Application that owns the session.", ID, required=True, field="application_id"),
+    Option("--parent", "Parent session [default: none, a root session].", ID, field="parent_id"),
+    Option("--ttl", "Lifetime, such as 90s, 15m or 2h [default: 1h].", DURATION, field="ttl_seconds"),
+    Option("--capability", "Capability of the session; repeatable.", TEXT, many=True, field="capabilities"),
+    Option("--metadata", "JSON object to store with the session.", JSON_OBJECT, field="metadata"),
+    key_option("session"),
+    Option("--sid", "Sign-in session id (sid) [default: the sid of the token].", TEXT, field="session_sid"),
+    Option("--kind", "Kind of session.", choice("instance", "service", "ephemeral"), field="kind"),
+)
+def spawn(context: Context) -> None:
+    # Only the id goes to stdout, so that a script can use it: qd session tree $(qd session spawn …)
+    context.send("POST", context.zone_path("agents"), field_text("id"), body=context.body(), key=context.text("key"))
+
+
+@GROUP.command(
+    "list",
+    "List sessions, newest first.",
+    Option("--status", "Only sessions with this status.", choice("active", "suspended", "terminated"), field="status"),
+    Option("--app", "Only sessions of this application.", ID, field="application_id"),
+    Option("--parent", "Only direct children of this session.", ID, field="parent_id"),
+    Option("--root", "Only sessions of the tree with this root.", ID, field="root_id"),
+    *PAGING,
+)
+def list_(context: Context) -> None:
+    print_list(context, context.zone_path("agents"), _COLUMNS, f"No sessions found in zone {context.zone}.")
+
+
+@GROUP.command("show", "Show one session.", ID_ARGUMENT)
+def show(context: Context) -> None:
+    # `agent_session_id` repeats `id`.
+    print_details(context, _path(context), "agent_session_id")
+
+
+@GROUP.command("tree", "Draw a session and its descendants.", ID_ARGUMENT)
+def tree(context: Context) -> None:
+    glyphs = glyphs_for(sys.stdout.encoding)
+    context.send(
+        "GET", _path(context, "tree"), lambda tree: draw(page_items(tree), time.time(), context.styler, glyphs)
     )
 
 
-_KIND = choice("instance", "service", "ephemeral")
-_STATUS = choice("active", "suspended", "terminated")
-_SPAWN_OPTIONS = (
-    Option("--app", "Application that owns the session.", ID, required=True),
-    Option("--parent", "Parent session [default: none, a root session].", ID),
-    Option("--ttl", "Lifetime, such as 90s, 15m or 2h [default: 1h].", DURATION),
-    Option("--capability", "Capability of the session; repeatable.", TEXT, many=True),
-    Option("--metadata", "JSON object to store with the session.", JSON_OBJECT),
-    Option("--key", "Idempotency key: the same key returns the same session.", TEXT),
-    Option("--sid", "Sign-in session id (sid) [default: the sid of the token].", TEXT),
-    Option("--kind", "Kind of session.", _KIND),
-)
-_LIST_OPTIONS = (
-    Option("--status", "Only sessions with this status.", _STATUS),
-    Option("--app", "Only sessions of this application.", ID),
-    Option("--parent", "Only direct children of this session.", ID),
-    Option("--root", "Only sessions of the tree with this root.", ID),
-    *PAGING,
-)
-_STOP_OPTIONS = (
-    Option("--reason", "Reason to record [default: requested].", TEXT),
-    Option("--receipt", "Print a receipt: how many sessions were stopped, and which were not."),
-)
-
-
-def spawn(context: Context) -> int:
-    # Only the id goes to stdout, so that a script can use it: qd session tree $(qd session spawn …)
-    fields = {
-        "application_id": context.required_text("app"),
-        "parent_id": context.text("parent"),
-        "ttl_seconds": context.number("ttl"),
-        "capabilities": context.values("capability") or None,
-        "metadata": context.parsed.values["metadata"],
-        "session_sid": context.text("sid"),
-        "kind": context.text("kind"),
-    }
-    body = {name: value for name, value in fields.items() if value is not None}
-    reply = context.server().call("POST", context.zone_path("agents"), body=body, key=context.text("key"))
-    context.show(reply.document, lambda session: cell(session.get("id")))
-    return 0
-
-
-def list_(context: Context) -> int:
-    query = {
-        "status": context.text("status"),
-        "application_id": context.text("app"),
-        "parent_id": context.text("parent"),
-        "root_id": context.text("root"),
-    }
-    return print_list(context, context.zone_path("agents"), query, _table)
-
-
-def show(context: Context) -> int:
-    # `agent_session_id` repeats `id`.
-    return print_details(context, context.zone_path("agents", context.required_text("id")), "agent_session_id")
-
-
-def tree(context: Context) -> int:
-    subtree = context.server().get(context.zone_path("agents", context.required_text("id"), "tree"))
-    glyphs = glyphs_for(sys.stdout.encoding)
-    context.show(subtree, lambda document: draw(page_items(document), time.time(), context.styler, glyphs))
-    return 0
-
-
-def suspend(context: Context) -> int:
+@GROUP.command("suspend", "Suspend a session and its descendants.", ID_ARGUMENT)
+def suspend(context: Context) -> None:
     session_id = context.required_text("id")
-    reply = context.server().call("POST", context.zone_path("agents", session_id, "suspend"))
-    context.show(reply.document, lambda document: _format_suspension(session_id, document))
-    return 0
+    unchanged, changed = f"Session {session_id} was already suspended.", f"Suspended {session_id}"
+    context.send(
+        "POST", _path(context, "suspend"), lambda reply: _format_change(reply, "suspended", unchanged, changed)
+    )
 
 
-def resume(context: Context) -> int:
+@GROUP.command("resume", "Resume a session and the descendants suspended with it.", ID_ARGUMENT)
+def resume(context: Context) -> None:
     session_id = context.required_text("id")
+    unchanged, changed = f"Session {session_id} is still suspended.", f"Resumed {session_id}"
     try:
-        reply = context.server().call("POST", context.zone_path("agents", session_id, "resume"))
+        document = context.send(
+            "POST", _path(context, "resume"), lambda reply: _format_change(reply, "resumed", unchanged, changed)
+        )
     except Conflict as conflict:
         holder_id = conflict.members.get("held_by")
         if isinstance(holder_id, str) and not context.as_json:
             # Text output shows the command to run. JSON output has the id of the session to resume in `held_by`.
             conflict.members["frees"] = f"`{_command_line(context, 'session', 'resume', holder_id)}`"
         raise
-    context.show(reply.document, lambda document: _format_resumption(session_id, document))
-    if reply.document.get("resumed") == 0 and not context.as_json:
+    if document.get("resumed") == 0:
         command = _command_line(context, "explain", "session", session_id)
-        context.note(f"An ancestor is still suspended. Find it with `{command}`.")
-    return 0
+        context.hint(f"An ancestor is still suspended. Find it with `{command}`.")
 
 
-def stop(context: Context) -> int:
-    session_id, wants_receipt = context.required_text("id"), context.flag("receipt")
-    query = {"reason": context.text("reason"), "receipt": wants_receipt}
-    reply = context.server().call("DELETE", context.zone_path("agents", session_id), query=query)
-    if wants_receipt:
-        return print_receipt(context, reply.document)
-    context.show(
-        {"id": session_id, "status": "terminated"}, lambda document: f"Stopped session {cell(document['id'])}."
-    )
-    return 0
+@GROUP.command(
+    "stop",
+    "Terminate a session and its descendants.",
+    ID_ARGUMENT,
+    REASON_OPTION,
+    RECEIPT_OPTION,
+    description=RECEIPT_EXIT_HELP,
+)
+def stop(context: Context) -> int | None:
+    session_id = context.required_text("id")
+    document: Document = {"id": session_id, "status": "terminated"}
+    return delete_and_print(context, _path(context), document, f"Stopped session {session_id}.")
 
 
-def _format_suspension(session_id: str, document: Document) -> str:
-    count = document.get("suspended")
-    if not isinstance(count, int) or count == 0:
-        return f"Session {session_id} was already suspended."
-    return f"Suspended {session_id}: {format_session_count(count)} suspended."
-
-
-def _format_resumption(session_id: str, document: Document) -> str:
-    count = document.get("resumed")
-    if not isinstance(count, int) or count == 0:
-        return f"Session {session_id} is still suspended."
-    return f"Resumed {session_id}: {format_session_count(count)} resumed."
+def _format_change(document: Document, field: str, unchanged: str, changed: str) -> str:
+    """Format how many sessions the request changed. `field` has the count."""
+    count = document.get(field)
+    return f"{changed}: {format_session_count(count)} {field}." if isinstance(count, int) and count else unchanged
 
 
 def _command_line(context: Context, *words: str) -> str:
@@ -170,10 +125,16 @@ def _command_line(context: Context, *words: str) -> str:
     return " ".join(["qd", *words, *([] if zone is None else ["--zone", zone])])
 
 
-def _table(context: Context, sessions: list[Document]) -> str:
-    if not sessions:
-        return f"No sessions found in zone {context.zone}."
-    now = time.time()
-    field_names = ("id", "application_id", "status", "depth", "parent_id")
-    rows = [[*(session.get(name) for name in field_names), *age_and_expiry(session, now)] for session in sessions]
-    return table(("ID", "APPLICATION", "STATUS", "DEPTH", "PARENT", "AGE", "EXPIRY"), rows, context.styler)
+def _path(context: Context, *segments: str) -> str:
+    return context.zone_path("agents", context.required_text("id"), *segments)
+
+
+_COLUMNS = (
+    Column("ID", "id"),
+    Column("APPLICATION", "application_id"),
+    Column("STATUS", "status"),
+    Column("DEPTH", "depth"),
+    Column("PARENT", "parent_id"),
+    Column("AGE", lambda session, now: age_and_expiry(session, now)[0]),
+    Column("EXPIRY", lambda session, now: age_and_expiry(session, now)[1]),
+)

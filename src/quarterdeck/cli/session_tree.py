@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from quarterdeck.cli.output import TextStyler, cell, format_duration, pad, parse_timestamp, width
@@ -39,14 +39,11 @@ def draw(items: Sequence[Document], now: float, styler: TextStyler, glyphs: Tree
     widths = [max(map(width, column)) for column in zip(*tails, strict=True)]
     output_lines = []
     for (head, columns), tail in zip(heads, tails, strict=True):
-        start = head + " " * (head_width - columns)
-        status = tail[1]
         cells = [pad(text, column_width) for text, column_width in zip(tail, widths, strict=True)]
-        if status == "terminated":
-            output_lines.append(styler.dim("  ".join([start, *cells]).rstrip()))
-        else:
-            cells[1] = styler.color_by_status(status, cells[1])
-            output_lines.append("  ".join([start, *cells]).rstrip())
+        status, is_ended = tail[1], tail[1] == "terminated"
+        cells[1] = cells[1] if is_ended else styler.color_by_status(status, cells[1])
+        line = "  ".join([head + " " * (head_width - columns), *cells]).rstrip()
+        output_lines.append(styler.dim(line) if is_ended else line)
     return "\n".join(output_lines)
 
 
@@ -60,9 +57,8 @@ def age_and_expiry(session: Document, now: float) -> tuple[str, str]:
     expiry = "no expiry" if expires_at is None else f"{format_duration(expires_at - now)} left"
     # The expiry alone would mislead: the session has time left but starts nothing until it is resumed.
     suspended_at = parse_timestamp(session.get("suspended_at")) if session.get("status") == "suspended" else None
-    return format_duration(
-        now - spawned_at
-    ), expiry if suspended_at is None else f"{expiry}, suspended for {format_duration(now - suspended_at)}"
+    suspension = "" if suspended_at is None else f", suspended for {format_duration(now - suspended_at)}"
+    return format_duration(now - spawned_at), expiry + suspension
 
 
 def _format_columns(session: Document, now: float) -> tuple[str, str, str, str]:
@@ -71,10 +67,7 @@ def _format_columns(session: Document, now: float) -> tuple[str, str, str, str]:
 
 
 def _tree_rows(items: Sequence[Document], glyphs: TreeGlyphs) -> Iterator[tuple[str, Document]]:
-    """Yield each session with its branch, depth first, children in the order of `items`.
-
-    Uses a stack, not recursion: a tree may be deeper than Python's recursion limit.
-    """
+    """Yield each session with its branch, depth first, children in the order of `items`."""
     session_ids = {str(item.get("id")) for item in items}
     children: dict[str, list[Document]] = {}
     roots: list[Document] = []
@@ -82,23 +75,35 @@ def _tree_rows(items: Sequence[Document], glyphs: TreeGlyphs) -> Iterator[tuple[
         parent = str(item.get("parent_id"))
         # A session whose parent is not in the response is drawn as a root.
         (children.setdefault(parent, []) if parent in session_ids else roots).append(item)
-    stack = [(root, "", "") for root in reversed(roots)]
+    for root in roots:
+        yield "", root
+        yield from walk(
+            children.get(str(root.get("id")), ()), lambda item: children.get(str(item.get("id")), ()), glyphs
+        )
+
+
+def walk(
+    top: Sequence[T], children_of: Callable[[T], Sequence[T]], glyphs: TreeGlyphs, indent: str = ""
+) -> Iterator[tuple[str, T]]:
+    """Yield the lines below a line, depth first: the branch drawn before each item, and the item.
+
+    Uses a stack, not recursion: a tree may be deeper than Python's recursion limit. `children_of` is called after its
+    item was yielded.
+    """
+    stack = _child_entries(top, indent, glyphs)
     while stack:
-        session, branch, indent = stack.pop()
-        yield branch, session
-        stack += child_entries(children.get(str(session.get("id")), []), indent, glyphs)
+        item, branch, child_indent = stack.pop()
+        yield branch, item
+        stack += _child_entries(children_of(item), child_indent, glyphs)
 
 
-def child_entries(children: Sequence[T], indent: str, glyphs: TreeGlyphs) -> list[tuple[T, str, str]]:
+def _child_entries(children: Sequence[T], indent: str, glyphs: TreeGlyphs) -> list[tuple[T, str, str]]:
     """Build stack entries for the children of a line: child, its branch, and the indent of its own children.
 
     The last child comes first, because a stack returns entries in reverse order.
     """
-    entries = []
-    for index, child in enumerate(reversed(children)):
-        connector, continuation = (glyphs.corner, glyphs.blank) if index == 0 else (glyphs.tee, glyphs.bar)
-        entries.append((child, indent + connector, indent + continuation))
-    return entries
+    last = [(child, indent + glyphs.corner, indent + glyphs.blank) for child in children[-1:]]
+    return last + [(child, indent + glyphs.tee, indent + glyphs.bar) for child in children[-2::-1]]
 
 
 def glyphs_for(encoding: str | None) -> TreeGlyphs:

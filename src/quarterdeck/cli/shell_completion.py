@@ -75,5 +75,5 @@ def _to_completion(item: Document, value_field: str, help_field: str) -> Complet
     return Completion(str(item.get(value_field)), line)
 
 
-def _refuse_to_run(context: Context) -> int:
+def _refuse_to_run(context: Context) -> None:
     raise AssertionError("completion does not run a command")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,54 +15,80 @@ from quarterdeck.cli.command_table import (
     NUMBER,
     TEXT,
     Argument,
-    Command,
+    Group,
     Option,
     choice,
+    key_option,
 )
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
-from quarterdeck.cli.input import JSON_INPUT_HELP, idempotency_key, json_option, read_input, without_none
+from quarterdeck.cli.input import FUTURE_TIME, JSON_INPUT, JSON_INPUT_HELP, read_input
 from quarterdeck.cli.output import cell, to_json_line
-from quarterdeck.cli.time_args import FUTURE_TIME, parse_future_time
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 
+GROUP = Group("task")
 _MAX_BATCH_TASKS = 1_000
 _MAX_BATCH_BYTES = 16 << 20
 """The server accepts at most this many tasks and bytes (16 MiB) in one request."""
 
 
-def build_command() -> Command:
-    title_argument = (Argument("title", "TITLE", TEXT, required=False),)
-    return Command(("task", "add"), "Add a task and print its id.", add, title_argument, _ADD_OPTIONS, _ADD_HELP)
-
-
-_ADD_OPTIONS = (
-    Option("--type", "Task type, such as development or research.", TEXT),
-    Option("--description", "Full description of the work.", TEXT),
-    Option("--priority", "Priority, 1 (low) to 10 (high) [default: 5].", NUMBER),
-    Option("--input", f"Input for the agent: {JSON_INPUT_HELP}.", TEXT),
-    Option("--depends-on", "Task that must be completed first; repeatable.", ID, many=True),
-    Option("--on-dependency-failure", "What to do if a dependency fails [default: fail].", choice("fail", "run")),
-    Option("--capability", "Capability that the agent must have; repeatable.", TEXT, many=True),
-    Option("--tag", "Tag to find the task by; repeatable.", TEXT, many=True),
-    Option("--max-retries", "Maximum number of retries, 0 to 100 [default: 3].", NUMBER),
-    Option("--backoff", "Delay before the second attempt; doubles each time [default: 5m].", DURATION),
-    Option("--run-at", "Earliest start: a time, or +10m for 10 minutes from now [default: now].", FUTURE_TIME),
-    Option("--deadline", "Time limit for each attempt, such as 90s or 15m [default: no limit].", DURATION),
-    Option("--estimate", "Estimated duration in minutes.", NUMBER),
-    Option("--metadata", "JSON object to store with the task.", JSON_OBJECT),
-    Option("--id", "Task id [default: generated].", ID),
-    Option("--key", "Idempotency key: the same key returns the same task.", TEXT),
+@GROUP.command(
+    "add",
+    "Add a task and print its id.",
+    Argument("title", "TITLE", TEXT, required=False, field="title"),
+    Option("--type", "Task type, such as development or research.", TEXT, field="taskType"),
+    Option("--description", "Full description of the work.", TEXT, field="description"),
+    Option("--priority", "Priority, 1 (low) to 10 (high) [default: 5].", NUMBER, field="priority"),
+    Option("--input", f"Input for the agent: {JSON_INPUT_HELP}.", JSON_INPUT, field="inputContext"),
+    Option("--depends-on", "Task that must be completed first; repeatable.", ID, many=True, field="dependsOn"),
+    Option(
+        "--on-dependency-failure",
+        "What to do if a dependency fails [default: fail].",
+        choice("fail", "run"),
+        field="onDependencyFailure",
+    ),
+    Option(
+        "--capability",
+        "Capability that the agent must have; repeatable.",
+        TEXT,
+        many=True,
+        field="requiredCapabilities",
+    ),
+    Option("--tag", "Tag to find the task by; repeatable.", TEXT, many=True, field="tags"),
+    Option("--max-retries", "Maximum number of retries, 0 to 100 [default: 3].", NUMBER, field="maxRetries"),
+    Option(
+        "--backoff",
+        "Delay before the second attempt; doubles each time [default: 5m].",
+        DURATION,
+        field="retryBackoffSeconds",
+    ),
+    Option(
+        "--run-at",
+        "Earliest start: a time, or +10m for 10 minutes from now [default: now].",
+        FUTURE_TIME,
+        field="runAt",
+    ),
+    Option(
+        "--deadline",
+        "Time limit for each attempt, such as 90s or 15m [default: no limit].",
+        DURATION,
+        field="timeoutSeconds",
+    ),
+    Option("--estimate", "Estimated duration in minutes.", NUMBER, field="estimatedDurationMinutes"),
+    Option("--metadata", "JSON object to store with the task.", JSON_OBJECT, field="metadata"),
+    Option("--id", "Task id [default: generated].", ID, field="id"),
+    key_option("task"),
     Option("--file", "File of tasks, one JSON object per line; - for standard input.", FILE),
     Option("--wait", "Wait until the task ends, as `qd task wait` does; --timeout limits the wait."),
+    description=(
+        "Without --key, each run adds a new task. With --file, each line is a JSON object as in the API "
+        '({"title": …, "taskType": …, "dependsOn": […]}); options apply to each line that does not set the '
+        'field itself. A task may depend on another task in the file by its "id" if that task is in the same '
+        "request (up to 1,000 lines) or an earlier one. The ids are printed in the order of the lines. Exits "
+        "1 if a task was refused."
+    ),
 )
-_ADD_HELP = """Without --key, each run adds a new task. With --file, each line is a JSON object as in the API
-({"title": …, "taskType": …, "dependsOn": […]}); options apply to each line that does not set the field itself.
-A task may depend on another task in the file by its "id" if that task is in the same request (up to 1,000 lines) or an
-earlier one. The ids are printed in the order of the lines. Exits 1 if a task was refused."""
-
-
 def add(context: Context) -> int:
     # Only the id goes to stdout, so that a script can use it: qd task wait $(qd task add …)
     if context.text("file") is not None:
@@ -72,44 +97,18 @@ def add(context: Context) -> int:
         raise UsageError(
             "usage", 'Give a TITLE and --type, or --file FILE. Example: qd task add "Fix the build" --type development'
         )
-    body = {"id": context.text("id"), "title": context.required_text("title"), **_task_fields(context)}
-    key = idempotency_key(context)
-    reply = context.server().call("POST", context.api_path("agent-tasks"), body=without_none(body), key=key)
+    path, key = context.api_path("agent-tasks"), context.idempotency_key()
+    reply = context.server().call("POST", path, body=context.body(), key=key)
     task_id = cell(reply.document.get("id"))
     if context.flag("wait"):
         context.note(f"Added task {task_id}.")
         from quarterdeck.cli.task import wait_and_print_results
 
         return wait_and_print_results(context, [task_id])
-    context.show(reply.document, lambda _: task_id)
-    _hint(context, f"Wait for it with `qd task wait {task_id}`. See its state with `qd explain task {task_id}`.")
+    context.show(reply.document, task_id)
+    if sys.stdout.isatty():
+        context.hint(f"Wait for it with `qd task wait {task_id}`. See its state with `qd explain task {task_id}`.")
     return 0
-
-
-def _task_fields(context: Context) -> Document:
-    run_at = context.text("run_at")
-    return {
-        "taskType": context.text("type"),
-        "description": context.text("description"),
-        "priority": context.number("priority"),
-        "inputContext": json_option(context, "input"),
-        "dependsOn": context.values("depends_on") or None,
-        "onDependencyFailure": context.text("on_dependency_failure"),
-        "requiredCapabilities": context.values("capability") or None,
-        "tags": context.values("tag") or None,
-        "maxRetries": context.number("max_retries"),
-        "retryBackoffSeconds": context.number("backoff"),
-        "runAt": None if run_at is None else parse_future_time(run_at, time.time()),
-        "timeoutSeconds": context.number("deadline"),
-        "estimatedDurationMinutes": context.number("estimate"),
-        "metadata": context.parsed.values["metadata"],
-    }
-
-
-def _hint(context: Context, text: str) -> None:
-    """Print a note for people, unless --json is given or stdout is not a terminal."""
-    if not context.as_json and sys.stdout.isatty():
-        context.note(text)
 
 
 # -- tasks from a file ---------------------------------------------------------------------------------------------
@@ -125,7 +124,7 @@ def _add_many(context: Context, file: str) -> int:
         raise UsageError("usage", "--file cannot be combined with TITLE or --id: the file has the titles and ids.")
     if file == "-" and context.text("input") == "-":
         raise UsageError("usage", "--file and --input cannot both be -: standard input can be read only once.")
-    lines = read_lines(file, without_none(_task_fields(context)))
+    lines = read_lines(file, context.body())
     sender = _BatchSender(context, "standard input" if file == "-" else file, len(lines))
     try:
         for index, batch in enumerate(split_into_batches(lines)):
@@ -184,7 +183,7 @@ class _BatchSender:
         self._file = file
         self._total = total
         self._server = context.server()
-        self._key = idempotency_key(context)
+        self._key = context.idempotency_key()
         from quarterdeck.cli.progress_bars import stderr_bars  # imported here: adding one task does not need it
 
         self.bars = stderr_bars(not context.as_json)

@@ -6,53 +6,47 @@ import sys
 import time
 from collections.abc import Iterator
 
-from quarterdeck.cli.command_table import ID, NUMBER, TEXT, Argument, Command, Option, uppercase_choice
+from quarterdeck.cli.command_table import ID_ARGUMENT, LEVEL, NUMBER, TEXT, Group, Option
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.input import PAST_TIME, parse_past_time
 from quarterdeck.cli.output import TextStyler, cell, pad, parse_timestamp, to_json_line
-from quarterdeck.cli.time_args import PAST_TIME, parse_past_time
 from quarterdeck.client.api import ApiClient, Document, Query, next_cursor, page_items
 
-LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL")
+GROUP = Group("task")
 _PAGE_SIZE = 500
 _EVENTS_WITHOUT_DETAILS = ("state_transition", "progress_update")
 """The message of these events repeats their details, so only --json prints the details."""
 
 
-def build_command() -> Command:
-    id_argument = (Argument("id", "ID", ID),)
-    return Command(
-        ("task", "logs"), "Print the log of a task, oldest first.", logs, id_argument, _LOGS_OPTIONS, _LOGS_HELP
-    )
-
-
-_LOGS_OPTIONS = (
+@GROUP.command(
+    "logs",
+    "Print the log of a task, oldest first.",
+    ID_ARGUMENT,
     Option("--follow", "Keep printing new lines until Ctrl-C.", short="-f"),
-    Option("--level", "Only lines with this level.", uppercase_choice(*LEVELS)),
-    Option("--event", "Only lines with this event, such as state_transition or progress_update.", TEXT),
+    Option("--level", "Only lines with this level.", LEVEL, field="level"),
+    Option("--event", "Only lines with this event, such as state_transition or progress_update.", TEXT, field="event"),
     Option("--since", "Only lines since this time; 10m means 10 minutes ago.", PAST_TIME),
     Option("--limit", "Maximum number of lines, from the end [default: 100].", NUMBER, short="-n"),
+    description="The log has the state changes of the task and lines from its agents. --json prints one object per "
+    "line.",
 )
-_LOGS_HELP = "The log has the state changes of the task and lines from its agents. --json prints one object per line."
-
-
-def logs(context: Context) -> int:
+def logs(context: Context) -> None:
     limit = context.number("limit")
     log = _TaskLog(context)
     lines = log.load_last(100 if limit is None else limit)
-    if not lines and not context.flag("follow") and not context.as_json:
-        context.note("The log has no matching lines.")
+    if not lines and not context.flag("follow"):
+        context.hint("The log has no matching lines.")
     for line in lines:
         log.print_line(line)
     if context.flag("follow"):
         log.follow()
-    return 0
 
 
 class _TaskLog:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._path = context.api_path("agent-tasks", context.required_text("id"), "logs")
-        self._query: Query = {"level": context.text("level"), "event": context.text("event")}
+        self._query: Query = context.query()
         since = context.text("since")
         self._since = 0.0 if since is None else parse_timestamp(parse_past_time(since, time.time())) or 0.0
         self._cursor: str | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.output import TextStyler, cell, clip, pad, width
-from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, child_entries, glyphs_for
+from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, glyphs_for, walk
 from quarterdeck.client.api import Document, page_items
 
 __all__ = ["draw", "glyphs_for"]
@@ -49,17 +49,17 @@ def draw(document: Document, root_id: str, styler: TextStyler, glyphs: TreeGlyph
 
 
 def _subtree_rows(root: str, edges: Mapping[str, Sequence[str]], indent: str, glyphs: TreeGlyphs) -> list[Row]:
-    """Return all lines, depth first. Uses a stack: a chain may be longer than Python's recursion limit."""
-    rows: list[Row] = []
+    """Return all lines below the root, depth first."""
     seen: set[str] = {root}
-    stack = child_entries(edges.get(root, ()), indent, glyphs)
-    while stack:
-        task_id, branch, child_indent = stack.pop()
-        rows.append(Row(branch, task_id, is_repeat=task_id in seen))
-        if task_id not in seen:
-            seen.add(task_id)
-            stack += child_entries(edges.get(task_id, ()), child_indent, glyphs)
-    return rows
+
+    def unseen_children(task_id: str) -> Sequence[str]:
+        if task_id in seen:
+            return ()
+        seen.add(task_id)
+        return edges.get(task_id, ())
+
+    lines = walk(edges.get(root, ()), unseen_children, glyphs, indent)
+    return [Row(branch, task_id, is_repeat=task_id in seen) for branch, task_id in lines]
 
 
 def _render_rows(rows: Sequence[Row], tasks: Mapping[str, Document], root_id: str, styler: TextStyler) -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from quarterdeck.cli.command_table import Command, CommandTable, Option
+from quarterdeck.cli.command_table import Group, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.monitor import is_live
 from quarterdeck.cli.top_view import EventRates, Frame, Size, Snapshot, draw
@@ -37,22 +37,20 @@ _PAGE_SIZE, _MAX_PAGES = 100, 5
 _MAX_FLEETS = 8
 
 
-def build_command_table() -> CommandTable:
-    once_option = Option("--once", "Print once and exit. This is the default if stdout is not a terminal.")
-    return CommandTable(
-        (Command(("top",), "Show agents, queues and rates live.", top, options=(once_option,), description=_TOP_HELP),),
-        {},
-    )
+GROUP = Group("")
 
 
-_TOP_HELP = "Press q to quit. Rates are averages over the last 10 seconds. --once prints no rates."
-
-
-def top(context: Context) -> int:
+@GROUP.command(
+    "top",
+    "Show agents, queues and rates live.",
+    Option("--once", "Print once and exit. This is the default if stdout is not a terminal."),
+    description="Press q to quit. Rates are averages over the last 10 seconds. --once prints no rates.",
+)
+def top(context: Context) -> None:
     if context.flag("once") or context.as_json or not _is_interactive(context):
-        return _print_once(context)
-    _LiveView(context).run()
-    return 0
+        _print_once(context)
+    else:
+        _LiveView(context).run()
 
 
 def _is_interactive(context: Context) -> bool:
@@ -60,7 +58,7 @@ def _is_interactive(context: Context) -> bool:
     return context.environ.get("TERM") != "dumb" and all(stream is not None and stream.isatty() for stream in streams)
 
 
-def _print_once(context: Context) -> int:
+def _print_once(context: Context) -> None:
     snapshot = load_snapshot(context, context.server())
     document: Document = {
         "zone": context.zone,
@@ -73,7 +71,6 @@ def _print_once(context: Context) -> int:
     }
     frame = Frame(context.zone, snapshot, time.time(), context.styler)
     context.show(document, lambda _: "\n".join(draw(frame, Size(_output_width(), None))))
-    return 0
 
 
 def _output_width() -> int:

@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 from quarterdeck import __version__
-from quarterdeck.cli.command_table import Argument, Command, CommandTable, choice
+from quarterdeck.cli.command_table import Argument, Group, choice
 from quarterdeck.cli.context import Context
 
-
-def build_command_table() -> CommandTable:
-    shell_argument = Argument("shell", "SHELL", choice("bash", "zsh", "fish"))
-    return CommandTable(
-        (
-            Command(
-                ("completion",),
-                "Print the completion script for a shell.",
-                completion,
-                (shell_argument,),
-                description=_COMPLETION_HELP,
-            ),
-            Command(("version",), "Print the version.", version),
-        ),
-        {},
-    )
+GROUP = Group("")
 
 
 _COMPLETION_HELP = """\b
@@ -30,14 +15,19 @@ zsh:  echo 'eval "$(qd completion zsh)"' >> ~/.zshrc
 fish: qd completion fish > ~/.config/fish/completions/qd.fish"""
 
 
-def version(context: Context) -> int:
+@GROUP.command("version", "Print the version.")
+def version(context: Context) -> None:
     context.show({"version": __version__}, lambda document: f"quarterdeck {document['version']}")
-    return 0
 
 
-def completion(context: Context) -> int:
+@GROUP.command(
+    "completion",
+    "Print the completion script for a shell.",
+    Argument("shell", "SHELL", choice("bash", "zsh", "fish")),
+    description=_COMPLETION_HELP,
+)
+def completion(context: Context) -> None:
     from quarterdeck.cli.click_parser import completion_script
 
     script = completion_script(context.required_text("shell"))
     context.show({"script": script}, lambda document: script)
-    return 0

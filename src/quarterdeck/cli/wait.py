@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.list_output import nested
+from quarterdeck.cli.output import decode_object
 from quarterdeck.cli.progress_bars import ProgressBars, is_finished, stderr_bars
-from quarterdeck.client.api import Document
-from quarterdeck.client.discovery import connect_running_server
+from quarterdeck.client.api import Document, Query
 from quarterdeck.client.event_stream import DeadlineReached, EventStream, SseMessage
 from quarterdeck.client.http_types import TimedOut
 
@@ -51,24 +51,21 @@ class _TaskWatch:
         context = self._context
         types = ",".join(f"task.{event}" for event in (*TASK_PROGRESS_EVENTS, *TASK_END_EVENTS))
         query = {"types": types, "subject": self._ids[0] if len(self._ids) == 1 else None}
-        stream = EventStream(context.find_running_server, context.zone_path("events"), query, self._note, None)
-        timeout = context.server_location.timeout
-        stream.deadline = None if timeout is None else time.monotonic() + timeout
-        return stream.messages(context.server())
+        return _event_stream(context, query, self._note).messages(context.server())
 
     def _handle_message(self, message: SseMessage) -> None:
         if message.event == "reset":
             # The log no longer has the position of the stream, so events may have been missed: load the tasks again.
             self._load_tasks([*self._unfinished])
             return
-        event = _mapping(json.loads(message.data))
+        event = decode_object(message.data) or {}
         task_id = event.get("subject")
         if not isinstance(task_id, str) or task_id not in self._unfinished:
             return
         if message.event.removeprefix("task.") in TASK_END_EVENTS:
             self._load_tasks([task_id])
             return
-        data = _mapping(event.get("data"))
+        data = nested(event, "data")
         progress: Document = {key: data[key] for key in _PROGRESS_FIELDS if key in data}
         self.tasks[task_id] = {**self.tasks[task_id], "status": event.get("to"), **progress}
         self.bars.show(self.tasks)
@@ -94,8 +91,12 @@ class _TaskWatch:
         return TimedOut("wait_timeout", f"{subject} not ended within {timeout:g} s.", ids=unfinished)
 
 
-def _mapping(value: object) -> Document:
-    return value if isinstance(value, dict) else {}
+def _event_stream(context: Context, query: Query, report: Callable[[str], None]) -> EventStream:
+    """Build the stream of the zone's events. It ends with `DeadlineReached` after --timeout."""
+    stream = EventStream(context.find_running_server, context.zone_path("events"), query, report, None)
+    timeout = context.server_location.timeout
+    stream.deadline = None if timeout is None else time.monotonic() + timeout
+    return stream
 
 
 INVOCATION_END_STATES = ("succeeded", "failed", "timed_out", "canceled", "dead")
@@ -112,14 +113,7 @@ def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Docu
     if invocation.get("status") in INVOCATION_END_STATES:
         return invocation
     types = ",".join(f"invocation.{state}" for state in INVOCATION_END_STATES)
-    stream = EventStream(
-        lambda: connect_running_server(context.server_location, context.environ),
-        context.zone_path("events"),
-        {"after": 0, "types": types, "subject": invocation_id},
-        context.note,
-        None,
-    )
-    stream.deadline = None if timeout is None else time.monotonic() + timeout
+    stream = _event_stream(context, {"after": 0, "types": types, "subject": invocation_id}, context.note)
     try:
         next(message for message in stream.messages(server) if message.event != "reset")
     except DeadlineReached:

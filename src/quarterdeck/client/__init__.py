@@ -12,7 +12,6 @@
 | event_stream | follows the event stream and reconnects                                             |
 | data_dir     | files in a data directory: server record, token, locks, log                         |
 | file_locks   | checks and acquires flocks                                                          |
-| socket_peer  | pid and uid of the process that listens on a socket                                 |
 | autostart    | starts a data directory's server if none is running; concurrent callers start one   |
 | discovery    | finds the server from flags and environment, for the CLI and for the SDK            |
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quarterdeck.client.http_sync import Connection, WaitReadable
 from quarterdeck.client.http_types import Address, Lost, Request, Response
-from quarterdeck.client.problems import problem_from_response
+from quarterdeck.client.problems import problem_from_response, require_event_stream
 from quarterdeck.core.errors import Unauthenticated
 
 Document = dict[str, object]
@@ -30,7 +30,7 @@ class ApiClient:
         self.address = address
         self.connection = Connection(address, timeout_seconds)
         self.token = token
-        """A bearer token or an API key. API keys start with `qd_`, which no JWT does."""
+        """A bearer token or an API key."""
         self.trace = trace
         self.zone: str | None = None
         """The zone for routes whose path does not contain one. If None, the server uses the token's zone."""
@@ -82,19 +82,18 @@ class ApiClient:
         response, chunks = self.connection.open_stream(
             Request("GET", with_query(path, query), all_headers), wait_readable
         )
-        if response.status >= 300:
-            raise problem_from_response(response)
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        try:
+            require_event_stream(response)
+        except Lost:
             # The rest of the body may be unread, and the next response must not begin with it.
             self.connection.close()
-            raise Lost("garbled_answer", "The response is not an event stream. Is this a Quarterdeck server?")
+            raise
         return chunks
 
     def _auth_headers(self) -> dict[str, str]:
         if self.token is None:
             raise Unauthenticated("missing_token", f"No token for {self.address}. Set one with --token or QD_TOKEN.")
-        is_key = self.token.startswith("qd_")
-        return {"X-API-Key": self.token} if is_key else {"Authorization": f"Bearer {self.token}"}
+        return auth_header(self.token)
 
     def pages(self, path: str, query: Query) -> Iterator[Document]:
         """Yield every page of a list."""
@@ -106,6 +105,11 @@ class ApiClient:
             if not isinstance(cursor, str) or cursor == page_query.get("cursor"):
                 return
             page_query["cursor"] = cursor
+
+
+def auth_header(token: str) -> dict[str, str]:
+    """The header for a bearer token or an API key. API keys start with `qd_`, which no JWT does."""
+    return {"X-API-Key": token} if token.startswith("qd_") else {"Authorization": f"Bearer {token}"}
 
 
 def next_cursor(page: Document) -> object:

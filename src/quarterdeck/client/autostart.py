@@ -7,7 +7,7 @@ with the reason.
 """
 
 # No `pathlib`: see client/data_dir.py.
-# ruff: noqa: PTH103, PTH105, PTH116, PTH123
+# ruff: noqa: PTH103, PTH123
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from collections.abc import Callable
 
 from quarterdeck.client import file_locks
 from quarterdeck.client.api import ApiClient
-from quarterdeck.client.data_dir import DataDir
+from quarterdeck.client.data_dir import DataDir, rotate_log
 from quarterdeck.client.http_types import TimedOut, Unreachable
 from quarterdeck.core.errors import Fault
 
 READY_TIMEOUT_SECONDS = 60.0
 """Long, because the first start creates and migrates the database, perhaps on a slow disk."""
 _LOG_TAIL_LINES = 20
-_LOG_MAX_BYTES = 16 * 1024 * 1024
 _CLIENT_VARIABLES = ("QD_TOKEN", "QD_URL", "QD_ZONE")
 """Environment variables that only clients use. They are not passed to the server."""
 
@@ -119,7 +118,7 @@ def _spawn_server(data_dir: DataDir, write_fd: int) -> int:
     command += ["--auto-started", "--ready-fd", str(write_fd)]
     environ = _server_environ(data_dir)
     try:
-        _rotate_log(data_dir.log_path)
+        rotate_log(data_dir.log_path)
         log_fd = os.open(data_dir.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             log_offset = os.fstat(log_fd).st_size
@@ -163,18 +162,6 @@ def _settings_file_sets(data_dir: DataDir, key: str) -> bool:
             return key in tomllib.load(file)
     except (OSError, ValueError):
         return False  # the server reports what is wrong with the file
-
-
-def _rotate_log(log_path: str) -> None:
-    """Rename a log that is larger than 16 MiB. Only one old log is kept.
-
-    This runs only before a server starts. After that, only the log level limits the size (see `_server_environ`).
-    """
-    try:
-        if os.stat(log_path).st_size > _LOG_MAX_BYTES:
-            os.replace(log_path, f"{log_path}.1")
-    except FileNotFoundError:
-        pass
 
 
 def _read_line(read_fd: int, timeout_seconds: float) -> str | None:

@@ -4,7 +4,7 @@ Paths are strings here: importing `pathlib` takes more than a third of Python's 
 """
 
 # No `pathlib`, for the reason above.
-# ruff: noqa: PTH100, PTH111, PTH117
+# ruff: noqa: PTH100, PTH105, PTH111, PTH116, PTH117
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from quarterdeck.client import file_locks
 
 _FILE_BYTES_MAX = 64 * 1024
+_LOG_MAX_BYTES = 16 * 1024 * 1024
 
 
 class ServerRecord(NamedTuple):
@@ -106,6 +107,15 @@ def socket_path(data_dir: DataDir, environ: Mapping[str, str]) -> str:
         base = f"{gettempdir()}/quarterdeck-{os.getuid()}"
     name = sha256(os.path.realpath(data_dir.path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return f"{base}/qd-{name}.sock"
+
+
+def rotate_log(log_path: str) -> None:
+    """Rename a log larger than 16 MiB to `.1`, which replaces any older `.1`. Only before its writer starts."""
+    try:
+        if os.stat(log_path).st_size > _LOG_MAX_BYTES:
+            os.replace(log_path, f"{log_path}.1")
+    except FileNotFoundError:
+        pass
 
 
 def _read_file(path: str) -> bytes:

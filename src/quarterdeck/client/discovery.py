@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from quarterdeck.client.api import ApiClient
 from quarterdeck.client.data_dir import DataDir, ServerRecord, resolve_data_dir
 from quarterdeck.client.http_types import Address, TimedOut, Unreachable, parse_address
-from quarterdeck.client.socket_peer import listener_uid
 
 if TYPE_CHECKING:
     # The pool imports asyncio, which the CLI does not need.
     from quarterdeck.client.pool import PeerCheck
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
+_DARWIN_SOL_LOCAL = 0
+_DARWIN_LOCAL_PEERPID = 2
 
 
 class UntrustedServer(Unreachable):
@@ -131,6 +133,35 @@ def require_trusted_server(connection: socket.socket, path: str, data_dir: DataD
             f"Nothing was sent to {path}, the socket of {data_dir.path}: {reason}. Set XDG_RUNTIME_DIR to a directory "
             "that you own, and start a server with `qd up`.",
         )
+
+
+def listener_pid(connection: socket.socket) -> int | None:
+    """The pid of the process that called `listen`. None if the socket is not a unix socket or the pid is unknown."""
+    if connection.family != socket.AF_UNIX:
+        return None
+    if sys.platform == "linux":
+        pid = _credentials(connection)[0]
+    elif sys.platform == "darwin":
+        pid = connection.getsockopt(_DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERPID)
+    else:
+        return None
+    # 0: the process is in another pid namespace and has no pid in this one.
+    return pid or None
+
+
+def listener_uid(connection: socket.socket) -> int | None:
+    """The uid of the process that called `listen`. None if the socket is not a unix socket or the uid is unknown."""
+    if connection.family != socket.AF_UNIX or sys.platform != "linux":
+        return None
+    return _credentials(connection)[1]
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int]:
+    """pid and uid: the first two of the three 4-byte integers of `struct ucred`."""
+    if sys.platform != "linux":
+        raise NotImplementedError
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(data[:4], sys.byteorder), int.from_bytes(data[4:8], sys.byteorder)
 
 
 def _candidate_addresses(data_dir: DataDir, record: ServerRecord) -> Iterator[Address]:

@@ -86,17 +86,7 @@ class AsyncConnection(asyncio.Protocol):
 
     async def exchange(self, data: bytes, timeout_seconds: float) -> Response:
         """Send a request and read the complete response. Closes the connection if it raises."""
-        parser = self._send_request(data)
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while not parser.is_complete:
-                    await self._wait_for_data()
-        except TimeoutError:
-            self.close()
-            raise TimedOut("answer_timeout", f"{self.address} did not answer within {timeout_seconds:g} s.") from None
-        except BaseException:  # including a cancellation: the next request must not read the rest of this response
-            self.close()
-            raise
+        parser = await self._receive_response(data, timeout_seconds, may_stream=False)
         self._parser = None
         self.idle_since = self._loop.time()
         if not parser.keep_alive:
@@ -108,17 +98,7 @@ class AsyncConnection(asyncio.Protocol):
 
         If it is a stream, the returned body is empty: read it with `iter_body`. Any other response is read completely.
         """
-        parser = self._send_request(data)
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while not (parser.is_complete or parser.is_stream):
-                    await self._wait_for_data()
-        except TimeoutError:
-            self.close()
-            raise TimedOut("answer_timeout", f"{self.address} did not answer within {timeout_seconds:g} s.") from None
-        except BaseException:  # including a cancellation: the next request must not read the rest of this response
-            self.close()
-            raise
+        parser = await self._receive_response(data, timeout_seconds, may_stream=True)
         if parser.is_stream:
             return Response(parser.status, parser.headers, b"")
         self.close()
@@ -149,11 +129,22 @@ class AsyncConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _send_request(self, data: bytes) -> ResponseParser:
+    async def _receive_response(self, data: bytes, timeout_seconds: float, *, may_stream: bool) -> ResponseParser:
+        """Send the request and read the response: all of it, or at least the head if it is a stream and may be one."""
         if self._is_closed or self._transport is None:
             raise Lost("answer_lost", f"The connection to {self.address} is closed.")
         parser = self._parser = ResponseParser()
         self._transport.write(data)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not (parser.is_complete or (may_stream and parser.is_stream)):
+                    await self._wait_for_data()
+        except TimeoutError:
+            self.close()
+            raise TimedOut("answer_timeout", f"{self.address} did not answer within {timeout_seconds:g} s.") from None
+        except BaseException:  # including a cancellation: the next request must not read the rest of this response
+            self.close()
+            raise
         return parser
 
     async def _wait_for_data(self) -> None:

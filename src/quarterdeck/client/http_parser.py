@@ -118,10 +118,7 @@ class ResponseParser:
         return self._parse_until_close
 
     def _parse_fixed_length(self) -> bool:
-        self._move_to_body()
-        if self._remaining == 0:
-            self._step = self._finish
-        return self._remaining == 0
+        return self._parse_remaining(self._finish)
 
     def _parse_until_close(self) -> bool:
         self._remaining = len(self._buffer)
@@ -139,10 +136,7 @@ class ResponseParser:
         return True
 
     def _parse_chunk(self) -> bool:
-        self._move_to_body()
-        if self._remaining == 0:
-            self._step = self._parse_chunk_end
-        return self._remaining == 0
+        return self._parse_remaining(self._parse_chunk_end)
 
     def _parse_chunk_end(self) -> bool:
         line_end = bytes(self._buffer[:2])
@@ -174,6 +168,12 @@ class ResponseParser:
         return False
 
     # -- helpers for the steps ---------------------------------------------------------------------------------------
+
+    def _parse_remaining(self, next_step: Callable[[], bool]) -> bool:
+        self._move_to_body()
+        if self._remaining == 0:
+            self._step = next_step
+        return self._remaining == 0
 
     def _move_to_body(self) -> None:
         if not self._body and len(self._buffer) == self._remaining:

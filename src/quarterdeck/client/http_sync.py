@@ -18,7 +18,7 @@ from quarterdeck.client.http_types import (
     Request,
     Response,
     TimedOut,
-    Unreachable,
+    connect_fault,
     encode_request,
     error_text,
 )
@@ -42,14 +42,8 @@ class Connection:
         if self._socket is None:
             try:
                 self._socket = _connect(self.address, self.timeout_seconds)
-            except TimeoutError:
-                raise TimedOut(
-                    "connect_timeout", f"{self.address} did not accept a connection within {self.timeout_seconds:g} s."
-                ) from None
             except (OSError, UnicodeError) as error:
-                raise Unreachable(
-                    "server_unreachable", f"Cannot connect to {self.address}: {error_text(error)}."
-                ) from error
+                raise connect_fault(self.address, error, self.timeout_seconds) from error
         return self._socket
 
     def exchange(self, request: Request) -> Response:

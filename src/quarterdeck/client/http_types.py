@@ -93,6 +93,13 @@ def error_text(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
+def connect_fault(address: Address, error: Exception, timeout_seconds: float) -> Fault:
+    """The fault for a connection that could not be opened. Nothing was sent."""
+    if isinstance(error, TimeoutError):
+        return TimedOut("connect_timeout", f"{address} did not accept a connection within {timeout_seconds:g} s.")
+    return Unreachable("server_unreachable", f"Cannot connect to {address}: {error_text(error)}.")
+
+
 def encode_request(request: Request, address: Address) -> bytes:
     """Encode a request as HTTP/1.1. Raises `Invalid` if a header value contains a character that is not printable."""
     lines = [f"{request.method} {address.prefix}{request.target} HTTP/1.1", f"Host: {address.authority}"]

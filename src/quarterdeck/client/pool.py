@@ -14,7 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 
 from quarterdeck.client.http_async import AsyncConnection
-from quarterdeck.client.http_types import Address, Lost, Response, TimedOut, Unreachable, error_text
+from quarterdeck.client.http_types import Address, Lost, Response, connect_fault
 
 IDLE_SECONDS = 60.0
 """How long an idle connection may be reused. Less than the 75 s after which the server closes it."""
@@ -39,14 +39,8 @@ class Connector:
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await self._connect()
-        except TimeoutError:
-            raise TimedOut(
-                "connect_timeout", f"{self.address} did not accept a connection within {timeout_seconds:g} s."
-            ) from None
         except (OSError, UnicodeError) as error:
-            raise Unreachable(
-                "server_unreachable", f"Cannot connect to {self.address}: {error_text(error)}."
-            ) from error
+            raise connect_fault(self.address, error, timeout_seconds) from error
 
     async def _connect(self) -> AsyncConnection:
         loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from quarterdeck.client.http_types import Response, TimedOut
+from quarterdeck.client.http_types import Lost, Response, TimedOut
 from quarterdeck.core.errors import Internal, OutcomeUnknown, Problem, Refusal, Unavailable, concrete_types
 
 _CODE_AND_DETAIL = frozenset({"error", "detail"})
@@ -28,6 +28,13 @@ def problem_from_response(response: Response) -> Problem:
     if retry_after.isascii() and retry_after.isdigit():
         problem.members.setdefault("retry_after", int(retry_after))
     return problem
+
+
+def require_event_stream(response: Response) -> None:
+    if response.status >= 300:
+        raise problem_from_response(response)
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        raise Lost("garbled_answer", "The response is not an event stream. Is this a Quarterdeck server?")
 
 
 def problem_from_document(status: int, document: dict[str, object]) -> Problem:

@@ -5,9 +5,6 @@ command waits for one line on a pipe: the pid, or the problem that prevented the
 line, the daemon exited without reporting a reason, and the error names its log.
 """
 
-# No `pathlib`: its import time would slow down every command.
-# ruff: noqa: PTH105, PTH116
-
 from __future__ import annotations
 
 import json
@@ -17,10 +14,10 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from quarterdeck.client.data_dir import rotate_log
 from quarterdeck.client.problems import problem_from_document, problem_to_document
 from quarterdeck.core.errors import EXIT_FAILED, Fault, Problem
 
-LOG_MAX_BYTES = 16 * 1024 * 1024
 DaemonMain = Callable[[Callable[[], None]], None]
 """Runs the daemon, and calls its argument once the daemon has started."""
 
@@ -36,7 +33,7 @@ def start_daemon(log_path: str, main: DaemonMain) -> int:
     """Start the daemon and return its pid. Raises if it does not start."""
     sys.stdout.flush()
     sys.stderr.flush()
-    _rotate_log(log_path)
+    rotate_log(log_path)
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
@@ -70,11 +67,12 @@ def _detach(log_path: str, write_fd: int, main: DaemonMain) -> NoReturn:
 
 def _run_daemon(log_path: str, write_fd: int, main: DaemonMain) -> int:
     _redirect_output(log_path)
+    start_report = _StartReport(write_fd)
     try:
-        main(lambda: _send_report(write_fd, {"pid": os.getpid()}))
+        main(lambda: start_report.send({"pid": os.getpid()}))
     except Problem as problem:
         sys.stderr.write(f"Error: {problem.detail}\n")
-        _send_report(write_fd, problem_to_document(problem))
+        start_report.send(problem_to_document(problem))
         return EXIT_FAILED
     return 0
 
@@ -89,19 +87,20 @@ def _redirect_output(log_path: str) -> None:
     os.chdir("/")  # the daemon must not keep the starting command's working directory in use
 
 
-def _send_report(write_fd: int, report: dict[str, object]) -> None:
-    """Send one line and close the pipe, so that only the first report is sent. The reader may already have exited."""
-    try:
-        os.write(write_fd, f"{json.dumps(report)}\n".encode())
-        os.close(write_fd)
-    except OSError:
-        return
+class _StartReport:
+    """Sends the first report as one line and closes the pipe. Later reports are dropped."""
 
+    def __init__(self, write_fd: int) -> None:
+        self._write_fd: int | None = write_fd
 
-def _rotate_log(log_path: str) -> None:
-    """Rename a log larger than 16 MiB to `.1`, which replaces any older `.1`."""
-    try:
-        if os.stat(log_path).st_size > LOG_MAX_BYTES:
-            os.replace(log_path, f"{log_path}.1")
-    except FileNotFoundError:
-        pass
+    def send(self, report: dict[str, object]) -> None:
+        if self._write_fd is None:
+            return
+        # The number of a closed descriptor is soon used for another file.
+        write_fd, self._write_fd = self._write_fd, None
+        try:
+            os.write(write_fd, f"{json.dumps(report)}\n".encode())
+        except OSError:
+            pass  # the reader has exited
+        finally:
+            os.close(write_fd)

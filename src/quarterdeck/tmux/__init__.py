@@ -18,7 +18,7 @@ and so does the command that sends Enter.
 | subprocess_run | runs one program without a shell, bounded in time and output                           |
 | quoting        | quotes text for tmux scripts and formats                                               |
 | pane_info      | what tmux reports about a pane, and guards that a pane must satisfy                    |
-| commands       | runs tmux commands on one socket, if it belongs to this user                           |
+| commands       | runs tmux commands on one socket, if it belongs to this user; the tmux version         |
 | panes          | list, split, paste, Enter, capture, kill                                               |
 | pane_lock      | lock: one process types into a pane at a time                                          |
 | process_table  | processes of this host: foreground, names, shell prompts                               |
@@ -28,7 +28,6 @@ and so does the command that sends Enter.
 | notice_text    | text to type: one line without control characters; the first prompt of a member        |
 | keystrokes     | checks whether a placement's pane may be typed into, and types                         |
 | errors         | exceptions                                                                             |
-| version        | the installed tmux version                                                             |
 
 How it fails. If tmux is missing, unreachable or hung, or prints too much, `TmuxError` is raised within the timeout. If
 a pane has changed, `PaneChanged` is raised: either nothing was typed, or only the text without Enter. If a condition

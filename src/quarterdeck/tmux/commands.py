@@ -1,12 +1,14 @@
-"""Runs tmux commands on one socket. Each command runs the tmux binary once."""
+"""Runs tmux commands on one socket. Each command runs the tmux binary once. Also the installed and required version."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import stat
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from quarterdeck.tmux.subprocess_run import ProgramError, ProgramResult, run
 CONCURRENT_MAX = 16
 """The maximum number of concurrent commands per tmux server. More would only wait for each other."""
 ERROR_TEXT_MAX = 300
+MIN_VERSION = (3, 2)
+"""The first version that can set the environment of a new pane and read commands from standard input."""
+VERSION_TIMEOUT_SECONDS = 5.0
 
 
 class TmuxCommands:
@@ -116,3 +121,23 @@ def error_text(result: ProgramResult, summary: str) -> str:
     """The summary and the program's output, in one line."""
     output = one_line((result.stderr + result.stdout).decode(errors="replace"))[:ERROR_TEXT_MAX]
     return f"{summary}: {output}." if output else f"{summary}."
+
+
+def installed_version() -> tuple[tuple[int, int], str] | None:
+    """The version numbers and the version text. None if tmux is not installed or reports no version. Blocks."""
+    program = shutil.which("tmux")
+    if program is None:
+        return None
+    try:
+        completed = subprocess.run(  # noqa: S603 - a list of constants, and no shell
+            [program, "-V"], stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_TIMEOUT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_version(completed.stdout.decode(errors="replace").strip())
+
+
+def parse_version(text: str) -> tuple[tuple[int, int], str] | None:
+    """Parse `tmux 3.3a`, or `tmux next-3.5`, a pre-release that counts as 3.5."""
+    match = re.search(r"([0-9]+)\.([0-9]+)", text)
+    return None if match is None else ((int(match[1]), int(match[2])), text)

@@ -26,9 +26,8 @@ from quarterdeck.tmux.pane_info import PaneGuard, PaneInfo, PaneListFormat, last
 from quarterdeck.tmux.pane_lock import lock_pane
 from quarterdeck.tmux.quoting import VARIABLE_NAME, escape_format, quote, require_pane_id, require_window_id
 from quarterdeck.tmux.terminate import ContainsThisProcess, terminate_tree
-from quarterdeck.tmux.version import MIN_VERSION, installed_version
 
-__all__ = ["MIN_VERSION", "PaneChanged", "PaneInfo", "Tmux", "TmuxError", "installed_version"]
+__all__ = ["PaneChanged", "PaneInfo", "Tmux", "TmuxError"]
 
 log = logging.getLogger("quarterdeck.tmux")
 ENTER_DELAY_SECONDS = 0.12
