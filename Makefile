@@ -22,7 +22,7 @@ TEST := .venv/.installed-test
 TMUX_HINT := command -v tmux >/dev/null || echo 'tmux is not installed: members of fleets have no panes. \
 	To install it: apt-get install tmux (Debian, Ubuntu), brew install tmux (macOS).'
 
-.PHONY: help install up test lint bench soak states golden sdk sql
+.PHONY: help install up test lint bench soak states golden sdk sql docs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ lint: $(TEST) ## run the static checks only
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/python tools/generate_sql_stubs.py --check
+	.venv/bin/python tools/generate_reference.py --check
+	.venv/bin/python tools/generate_sdk_types.py --check
+	.venv/bin/python tools/generate_sync_sdk.py --check
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
 
@@ -65,11 +68,15 @@ states: $(TEST) ## write docs/states/ from the transition tables
 golden: $(TEST) ## write tests/golden/, the public interface as files; read the diff
 	QD_WRITE_GOLDEN=1 .venv/bin/python -m pytest tests/test_golden.py
 
-sdk: $(BASE) ## generate the sync SDK from the async SDK
+sdk: $(BASE) ## generate the SDK's types from tests/golden/openapi.json, and those of the blocking client
+	.venv/bin/python tools/generate_sdk_types.py
 	.venv/bin/python tools/generate_sync_sdk.py
 
 sql: $(BASE) ## generate the type stubs of the SQL statements
 	.venv/bin/python tools/generate_sql_stubs.py
+
+docs: $(BASE) ## generate docs/metrics.md and docs/settings.md
+	.venv/bin/python tools/generate_reference.py
 
 # Reinstalled only when pyproject.toml or constraints.txt has changed.
 $(BASE): .venv/bin/python pyproject.toml constraints.txt

@@ -37,7 +37,7 @@ async def test_session_is_spawned_read_suspended_resumed_and_ended(zone: FreshZo
 
 
 async def test_list_yields_every_page(zone: FreshZone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "PAGE_SIZE", 2)
+    monkeypatch.setattr(resource.Resource, "_page_size", 2)
     async with sdk_client(zone) as qd:
         session_ids = [(await qd.sessions.spawn(APP)).id for _ in range(5)]
         assert [session.id for session in await collect(qd.sessions.list())] == session_ids[::-1]

@@ -9,11 +9,13 @@ from typing import cast
 import pytest
 
 from quarterdeck.sdk.client import Quarterdeck
-from quarterdeck.sdk.invocation_worker import in_flight
-from quarterdeck.sdk.invocation_worker.in_flight import HeldLease, InFlight, Limits
+from quarterdeck.sdk.invocation_worker.calls import HeldLease, build_lease_calls
 from quarterdeck.sdk.invocation_worker.methods import Context
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.types import Item, ItemProblem, Lease, Token
+from quarterdeck.sdk.types import BULK_MAX, Item, ItemProblem, Lease, Token
+from quarterdeck.sdk.worker_core import lease_keeper
+from quarterdeck.sdk.worker_core.in_flight import InFlight, Limits
+from quarterdeck.sdk.worker_core.lease_keeper import LeaseKeeper
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -53,17 +55,25 @@ def make_lease(name: str, lease_seconds: float = 30.0) -> HeldLease:
 
 
 class BlockedMethods:
-    """In-flight leases whose methods never end."""
+    """In-flight leases whose methods end only when the test ends them."""
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self.started: list[str] = []
         self.first_started = asyncio.Event()
-        self.in_flight = InFlight(Limits(concurrency, prefetch), self._start)
+        self.in_flight: InFlight[HeldLease, None] = InFlight(
+            Limits(concurrency, prefetch), self._run, lambda outcome, held: None
+        )
+        self._ends: dict[str, asyncio.Event] = {}
 
-    async def _start(self, held: HeldLease) -> None:
-        self.started.append(held.lease.id)
+    async def _run(self, held: HeldLease) -> None:
+        self.started.append(held.id)
         self.first_started.set()
-        await asyncio.Event().wait()
+        await self._ends.setdefault(held.id, asyncio.Event()).wait()
+
+    async def end(self, held: HeldLease) -> None:
+        self._ends.setdefault(held.id, asyncio.Event()).set()
+        await asyncio.sleep(0)
+        assert held.has_ended
 
     async def take(self, *names: str) -> list[HeldLease]:
         leases = [make_lease(name) for name in names]
@@ -90,33 +100,32 @@ class FakeInvocations:
         self.heartbeat_sent.set()
         return tuple(self._outcomes.get(token.id, Item(token.id, "running")) for token in tokens)
 
-    @property
-    def as_invocations(self) -> Invocations:
-        return cast(Invocations, self)
+    def keeper(self, in_flight: InFlight[HeldLease, None]) -> LeaseKeeper[HeldLease, None]:
+        return LeaseKeeper(in_flight, build_lease_calls(cast(Invocations, self)))
 
 
 async def test_nothing_is_prefetched_before_a_method_duration_is_known() -> None:
     methods = BlockedMethods(2, 100)
-    assert methods.in_flight.free_slots() == 2
+    assert methods.in_flight.free_slots(BULK_MAX) == 2
     await methods.take("a", "b")
-    assert methods.in_flight.free_slots() == 0
+    assert methods.in_flight.free_slots(BULK_MAX) == 0
 
 
 @pytest.mark.parametrize(("seconds", "ahead"), [(0.001, 8), (0.1, 5), (0.25, 2), (1.0, 0), (20.0, 0)])
 async def test_prefetch_depends_on_the_method_duration(seconds: float, ahead: int) -> None:
     methods = BlockedMethods(2, 8)
     [first] = await methods.take("a")
-    methods.in_flight.mark_ended(first, seconds)
-    methods.in_flight.remove(first.lease.attempt_token)
-    assert methods.in_flight.free_slots() == 2 + ahead
+    methods.in_flight.record_duration(seconds)
+    methods.in_flight.remove(first.token)
+    assert methods.in_flight.free_slots(BULK_MAX) == 2 + ahead
 
 
 async def test_unreported_outcome_still_occupies_its_slot() -> None:
     methods = BlockedMethods(1, 0)
     [first] = await methods.take("a")
-    methods.in_flight.mark_ended(first, 20.0)
-    assert methods.in_flight.free_slots() == 0
-    slots = asyncio.create_task(methods.in_flight.wait_for_slots())
+    await methods.end(first)
+    assert methods.in_flight.free_slots(BULK_MAX) == 0
+    slots = asyncio.create_task(methods.in_flight.wait_for_slots(BULK_MAX))
     await asyncio.sleep(0)
     assert not slots.done()
     methods.in_flight.remove(first.lease.attempt_token)
@@ -127,16 +136,16 @@ async def test_waiting_leases_start_in_order() -> None:
     methods = BlockedMethods(1, 8)
     leases = await methods.take("a", "b", "c")
     assert methods.started == ["a"]
-    methods.in_flight.mark_ended(leases[0], 0.001)
-    await asyncio.sleep(0)
+    await methods.end(leases[0])
     assert methods.started == ["a", "b"]
-    assert [token.id for token in methods.in_flight.drop_waiting()] == ["c"]
+    assert [held.id for held in methods.in_flight.drop_waiting()] == ["c"]
 
 
 async def test_dropped_lease_frees_its_slot_before_it_started() -> None:
     methods = BlockedMethods(1, 8)
-    methods.in_flight.add([make_lease("a"), make_lease("b")])
-    assert [token.id for token in methods.in_flight.drop_running()] == ["a"]
+    first, second = make_lease("a"), make_lease("b")
+    methods.in_flight.add([first, second])
+    assert methods.in_flight.drop([first]) == [first]
     assert await asyncio.wait_for(methods.first_started.wait(), 30)
     assert (methods.started, methods.in_flight.running_count) == (["b"], 1)
 
@@ -146,16 +155,18 @@ async def test_duplicate_lease_is_held_once() -> None:
     await methods.take("a", "b")
     await methods.take("a", "b")
     assert len(methods.in_flight) == 2
-    assert [token.id for token in methods.in_flight.drop_waiting()] == ["b"]
+    assert [held.id for held in methods.in_flight.drop_waiting()] == ["b"]
 
 
 async def test_heartbeat_extends_all_leases_and_releases_those_that_waited_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(in_flight, "MIN_HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(lease_keeper, "MIN_HEARTBEAT_SECONDS", 0.0)
     methods, fake = BlockedMethods(1, 8), FakeInvocations()
     methods.in_flight.add([make_lease("a", 0.03), make_lease("b", 0.03)])
-    keep_alive = asyncio.create_task(methods.in_flight.keep_alive(fake.as_invocations))
+    keeper = fake.keeper(methods.in_flight)
+    keeper.set_lease_seconds(0.03)
+    keep_alive = asyncio.create_task(keeper.run())
     for _ in range(2):
         await fake.heartbeat_sent.wait()
         fake.heartbeat_sent.clear()
@@ -174,7 +185,7 @@ async def test_heartbeat_results_cancel_or_drop_the_lease() -> None:
         unavailable=Item("unavailable", error=unavailable),
     )
     leases = {each.lease.id: each for each in await methods.take("canceled", "lost", "unavailable", "running")}
-    await methods.in_flight._send_heartbeats(fake.as_invocations)
+    await fake.keeper(methods.in_flight).extend_leases()
     assert {name for name, each in leases.items() if each.context.cancelled} == {"canceled", "lost"}
     assert {name for name, each in leases.items() if each.is_dropped} == {"lost"}
     assert len(methods.in_flight) == 3
@@ -184,6 +195,6 @@ async def test_lease_that_ended_during_a_heartbeat_is_not_dropped() -> None:
     methods = BlockedMethods(1, 0)
     fake = FakeInvocations(a=Item("a", error=ItemProblem("invocation_not_completable", "The attempt has ended.", 409)))
     [first] = await methods.take("a")
-    methods.in_flight.mark_ended(first, 0.1)
-    await methods.in_flight._send_heartbeats(fake.as_invocations)
+    await methods.end(first)
+    await fake.keeper(methods.in_flight).extend_leases()
     assert not first.is_dropped

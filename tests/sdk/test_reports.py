@@ -1,4 +1,4 @@
-"""The reporter retries completions until the server accepts them. No server is needed."""
+"""The outbox retries completions until the server accepts them. No server is needed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from quarterdeck.core.retry import Policy
 from quarterdeck.sdk.errors import Problem, Unauthenticated, Unavailable
-from quarterdeck.sdk.invocation_worker import reports
-from quarterdeck.sdk.invocation_worker.reports import Reporter
+from quarterdeck.sdk.invocation_worker.calls import CompletionOutbox
 from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.types import Completion, Item
+from quarterdeck.sdk.worker_core import reports
 
 COMPLETION = Completion("a", "token", "succeeded")
 EXPIRED = Unauthenticated("token_expired", "The token has expired.")
@@ -38,10 +38,10 @@ class FakeInvocations:
 async def report(fake: FakeInvocations) -> list[Completion]:
     """Reports one completion. Returns the completions that are settled afterwards."""
     settled: list[Completion] = []
-    reporter = Reporter(cast(Invocations, fake), settled.append)
-    running = asyncio.create_task(reporter.run())
-    reporter.add(COMPLETION)
-    await asyncio.wait_for(reporter.wait_until_sent(), 30)
+    outbox = CompletionOutbox(cast(Invocations, fake), settled.append)
+    running = asyncio.create_task(outbox.run())
+    outbox.add(COMPLETION)
+    await asyncio.wait_for(outbox.wait_until_sent(), 30)
     running.cancel()
     return settled
 

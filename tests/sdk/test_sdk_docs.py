@@ -22,7 +22,7 @@ def test_every_call_of_a_resource_is_documented(noun: str) -> None:
     assert set(re.findall(r"`(\w+)`", ROWS[noun])) == calls
 
 
-@pytest.mark.parametrize(("page", "number"), [("sdk", 2), ("worker", 1), ("embedded", 1), ("testing", 1)])
+@pytest.mark.parametrize(("page", "number"), [("sdk", 3), ("worker", 1), ("embedded", 1), ("testing", 1)])
 def test_documented_programs_compile(page: str, number: int) -> None:
     programs = python_programs(page)
     assert len(programs) == number

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_type_hints
 
 import pytest
 
+from quarterdeck.sdk import Quarterdeck as AsyncQuarterdeck, sync
 from quarterdeck.sdk.errors import NotFound, TimedOut
 from quarterdeck.sdk.sync import Quarterdeck
 from tests.support.zone import APP, FreshZone
@@ -25,21 +27,30 @@ def loop_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == LOOP_THREAD_NAME]
 
 
-@pytest.mark.parametrize("name", generate.SOURCES)
-def test_generated_file_is_up_to_date(name: str) -> None:
-    stored = (generate.TARGET_DIR / f"{name}.py").read_text(encoding="utf-8")
-    assert stored == generate.generate_files()[name], "run `make sdk`"
+def test_generated_types_are_up_to_date() -> None:
+    assert generate.TARGET.read_text(encoding="utf-8") == generate.generate(), "run `make sdk`"
 
 
-def test_sync_client_has_every_public_call() -> None:
-    for name in generate.SOURCES:
-        tree = ast.parse((generate.SDK_DIR / f"{name}.py").read_text(encoding="utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                methods = {n.name for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
-                public = {method for method in methods if not method.startswith("_")}
-                sync_module = importlib.import_module(f"quarterdeck.sdk.sync.{name}")
-                assert public <= set(dir(getattr(sync_module, node.name)))
+def test_sync_client_has_exactly_the_declared_calls() -> None:
+    declared = [node for node in ast.parse(generate.generate()).body if isinstance(node, ast.ClassDef)]
+    for node in declared:
+        methods = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+        public = {name for name in vars(getattr(sync, node.name)) if not name.startswith("_")}
+        assert {name for name in methods if not name.startswith("_")} == public
+
+
+@pytest.mark.parametrize(("name", "async_class"), get_type_hints(AsyncQuarterdeck).items())
+def test_sync_client_has_every_public_call_of_a_resource(name: str, async_class: type) -> None:
+    blocking = type(getattr(Quarterdeck.connect("http://127.0.0.1:1", "t"), name))
+    public = {call for call in vars(async_class) if not call.startswith("_")}
+    assert public == {call for call in vars(blocking) if not call.startswith("_")}
+    for call in public:
+        assert inspect.signature(getattr(blocking, call)) == inspect.signature(getattr(async_class, call))
+        assert getattr(blocking, call).__doc__ == getattr(async_class, call).__doc__
+
+
+def test_sync_client_has_every_public_call_of_the_client() -> None:
+    assert {name for name in vars(AsyncQuarterdeck) if not name.startswith("_")} <= set(dir(Quarterdeck))
 
 
 def test_sync_calls_lists_and_refusals_behave_like_async(zone: FreshZone) -> None:

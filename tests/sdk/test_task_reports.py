@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from quarterdeck.sdk.errors import Invalid, Problem, TooLarge
-from quarterdeck.sdk.task_worker.reports import Outbox, OutboxCallbacks
 from quarterdeck.sdk.types import ItemProblem
 from quarterdeck.sdk.work_types import TaskItem
+from quarterdeck.sdk.worker_core.reports import Outbox, OutboxCallbacks
 
 
 class FakeServer:

@@ -25,7 +25,7 @@ from quarterdeck.sdk import (
 )
 from quarterdeck.sdk.errors import Conflict
 from quarterdeck.sdk.options import AgentOptions, NewTask
-from quarterdeck.sdk.task_worker import claims
+from quarterdeck.sdk.task_worker import calls
 from quarterdeck.sdk.work_types import Task
 from quarterdeck.testing import Server
 from tests.sdk.fake_servers import collect, run_cutting_proxy, sdk_client
@@ -374,7 +374,7 @@ def _two_events() -> tuple[asyncio.Event, asyncio.Event]:
 
 
 async def test_hundreds_of_tasks_take_few_calls(zone: FreshZone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "CLAIM_MAX", 50)
+    monkeypatch.setattr(calls, "CLAIM_MAX", 50)
     async with run_cutting_proxy(zone.server.url) as proxy, sdk_client(zone, proxy.url) as qd:
         worker = TaskWorker(qd, "dev-1", concurrency=4)
 
@@ -453,3 +453,23 @@ async def test_worker_survives_a_server_outage(zone: FreshZone) -> None:
             [second] = await create_tasks(other, 1)
             proxy.is_unavailable = False
             assert {task.status for task in await wait_for_tasks(other, first, second)} == {"COMPLETED"}
+
+
+async def test_function_that_cancels_its_own_asyncio_task_fails_and_the_next_task_runs(qd: Server) -> None:
+    worker = TaskWorker(qd, "dev-1", concurrency=1)
+
+    @worker.task(TASK_TYPE)
+    async def handle(task: Attempt) -> None:
+        current_task = asyncio.current_task()
+        if task.input["n"] == 0 and current_task is not None:
+            current_task.cancel()
+            await asyncio.sleep(0)
+
+    tasks = [await qd.tasks.create(f"number {n}", TASK_TYPE, input_context={"n": n}, max_retries=0) for n in range(2)]
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        assert await qd.drain(worker) == 2
+    ended = await wait_for_tasks(qd, *(task.id for task in tasks))
+    assert [(task.status, task.last_error) for task in ended] == [
+        ("FAILED", "the function was canceled"),
+        ("COMPLETED", None),
+    ]

@@ -193,3 +193,10 @@ def test_sync_client_completes_a_task(zone: FreshZone) -> None:
         qd.tasks.complete([TaskCompletion(lease.id, lease.attempt_token)])
         assert [each.status for each in qd.tasks.wait([task.id], timeout=30)] == ["COMPLETED"]
         assert [each.id for each in qd.tasks.list()] == [task.id]
+
+
+async def test_coordinator_log_lists_events_of_agents(zone: FreshZone) -> None:
+    async with admin_client(zone) as qd:
+        await qd.agents.register("dev-1")
+        [line] = await collect(qd.coordinator.logs(level="INFO"))
+        assert (line.zone_id, line.event, line.agent_id, line.task_id) == (zone.id, "agent.registered", "dev-1", None)

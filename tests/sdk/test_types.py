@@ -14,9 +14,15 @@ from quarterdeck.domain.sessions import model as sessions
 from quarterdeck.domain.zones import model as zones
 from quarterdeck.engine.event_log import EventView
 from quarterdeck.sdk import options, types
+from tools import generate_sdk_types as generate
 
 WIRE_ALIASES = {"agent_session_id", "delegation_edge_id", "source_agent_id", "target_agent_id"}
 """Aliases on the wire, kept for compatibility. The SDK omits them."""
+
+
+def test_generated_types_are_up_to_date() -> None:
+    for name, text in generate.generate_files().items():
+        assert (generate.SDK_DIR / name).read_text(encoding="utf-8") == text, "run `make sdk`"
 
 
 @pytest.mark.parametrize(

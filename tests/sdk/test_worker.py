@@ -10,8 +10,8 @@ import pytest
 
 from quarterdeck.sdk import Context, Fatal, Offer, Quarterdeck, Worker
 from quarterdeck.sdk.errors import Forbidden
-from quarterdeck.sdk.invocation_worker import claims
 from quarterdeck.sdk.options import RetryPolicy
+from quarterdeck.sdk.worker_core import claims
 from tests.sdk.fake_servers import collect, run_cutting_proxy, sdk_client
 from tests.sdk.worker_support import TIMEOUT_SECONDS, count_calls, run_worker, wait_until_ended
 from tests.support.eventually import eventually

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 from quarterdeck.client.api import with_query
 from quarterdeck.client.discovery import ServerLocation
-from quarterdeck.client.http_types import Lost, Response, TimedOut, Unreachable
-from quarterdeck.client.problems import problem_from_response
+from quarterdeck.client.http_types import Response, TimedOut, Unreachable
+from quarterdeck.client.problems import problem_from_response, require_event_stream
 from quarterdeck.http.connection import parse_target
 from quarterdeck.http.dispatcher import Dispatcher
 from quarterdeck.http.request import Headers, Request
@@ -135,10 +135,7 @@ class InProcessTransport(Transport):
         request = self._start_request(call, headers, None)
         try:
             response = await self._wait_for_response(request, self.options.timeout)
-            if response.status >= 300:
-                raise problem_from_response(response)
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                raise Lost("garbled_answer", "The response is not an event stream.")
+            require_event_stream(response)
             async with contextlib.aclosing(_iter_chunks(request)) as chunks:
                 yield chunks
         finally:

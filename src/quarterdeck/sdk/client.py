@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Self, get_type_hints
 
 from quarterdeck.client.discovery import ServerLocation, resolve_zone
 from quarterdeck.sdk.agents import Agents
@@ -41,19 +41,8 @@ class Quarterdeck:
     def __init__(self, transport: Transport, zone: str) -> None:
         self._transport = transport
         self._zone = zone
-        self.zones = Zones(transport, zone)
-        self.sessions = Sessions(transport, zone)
-        self.services = Services(transport, zone)
-        self.invocations = Invocations(transport, zone)
-        self.delegations = Delegations(transport, zone)
-        self.events = Events(transport, zone)
-        self.agents = Agents(transport, zone)
-        self.tasks = Tasks(transport, zone)
-        self.members = Members(transport, zone)
-        self.coordinator = Coordinator(transport, zone)
-        self.costs = Costs(transport, zone)
-        self.budgets = Budgets(transport, zone)
-        self.webhooks = Webhooks(transport, zone)
+        for name, resource_class in _RESOURCE_CLASSES.items():
+            setattr(self, name, resource_class(transport, zone))
 
     @classmethod
     def connect(
@@ -94,3 +83,6 @@ class Quarterdeck:
         self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+_RESOURCE_CLASSES = get_type_hints(Quarterdeck)

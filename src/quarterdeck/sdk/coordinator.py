@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from quarterdeck.sdk.resource import WorkResource
-from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.work_types import (
     CoordinatorLine,
     CoordinatorStatus,
@@ -19,24 +18,22 @@ from quarterdeck.sdk.work_types import (
 
 class Coordinator(WorkResource):
     async def status(self) -> CoordinatorStatus:
-        return await self._call_in_zone(ApiCall("GET", self._path("coordinator", "status")), CoordinatorStatus)
+        return await self._get(self._path("coordinator", "status"), CoordinatorStatus)
 
     async def recover(self) -> Recovered:
         """Run recovery in this zone now. Returns how many items of each kind were repaired."""
         body = {"workspaceId": self._zone}
-        path = self._path("coordinator", "recover")
-        return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), Recovered)
+        return await self._change("POST", self._path("coordinator", "recover"), Recovered, body)
 
     def logs(self, *, level: Level | None = None) -> AsyncIterator[CoordinatorLine]:
         """Iterate over the coordinator's log, newest first."""
-        return self._iter_items_in_zone(self._path("coordinator", "logs"), {"level": level}, WorkPage[CoordinatorLine])
+        return self._iter_items(self._path("coordinator", "logs"), {"level": level}, WorkPage[CoordinatorLine])
 
     async def strategy(self) -> Strategy:
         """The order in which ready tasks are claimed."""
-        path = self._path("coordinator", "strategy")
-        return (await self._call_in_zone(ApiCall("GET", path), StrategyChosen)).strategy
+        return (await self._get(self._path("coordinator", "strategy"), StrategyChosen)).strategy
 
     async def choose(self, strategy: Strategy) -> Strategy:
         """Set the order in which ready tasks are claimed."""
-        call = ApiCall("PUT", self._path("coordinator", "strategy"), body={"strategy": strategy}, is_idempotent=True)
-        return (await self._call_in_zone(call, StrategyChosen)).strategy
+        path = self._path("coordinator", "strategy")
+        return (await self._change("PUT", path, StrategyChosen, {"strategy": strategy})).strategy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import date
 
-from quarterdeck.sdk.resource import WorkResource
+from quarterdeck.sdk.resource import WorkResource, without_none
 from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.work_types import Budget, CostSum, GroupBy, Period, Scope, WorkPage
 
@@ -20,12 +20,12 @@ class Costs(WorkResource):
             "since": None if since is None else since.isoformat(),
             "until": None if until is None else until.isoformat(),
         }
-        return self._iter_items_in_zone(self._path("costs"), query, WorkPage[CostSum])
+        return self._iter_items(self._path("costs"), query, WorkPage[CostSum])
 
 
 class Budgets(WorkResource):
     def list(self) -> AsyncIterator[Budget]:
-        return self._iter_items_in_zone(self._path("budgets"), {}, WorkPage[Budget])
+        return self._iter_items(self._path("budgets"), {}, WorkPage[Budget])
 
     async def put(
         self,
@@ -37,11 +37,10 @@ class Budgets(WorkResource):
         tokens: int | None = None,
     ) -> Budget:
         """Set a budget. When it is used up, the tasks it covers are not claimed until its next period starts."""
-        fields = {"scope": scope, "period": period, "key": key, "usd": usd, "tokens": tokens}
-        body = {name: value for name, value in fields.items() if value is not None}
-        return await self._call_in_zone(ApiCall("PUT", self._path("budgets"), body=body, is_idempotent=True), Budget)
+        body = without_none({"scope": scope, "period": period, "key": key, "usd": usd, "tokens": tokens})
+        return await self._change("PUT", self._path("budgets"), Budget, body)
 
     async def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:
         """Remove a budget. Not retried after a lost response, because a repeated call would raise `NotFound`."""
         query = {"scope": scope, "period": period, "key": key}
-        await self._send_in_zone(ApiCall("DELETE", self._path("budgets"), query))
+        await self._send(ApiCall("DELETE", self._path("budgets"), query))

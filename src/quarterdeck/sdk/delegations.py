@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Unpack
 
-from quarterdeck.sdk.options import DelegateOptions, encode_options
-from quarterdeck.sdk.resource import Resource, ensure_key
+from quarterdeck.sdk.options import DelegateOptions
+from quarterdeck.sdk.resource import Resource, encode_options, ensure_key
 from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.types import Authority, Delegation, DelegationStatus, Page, Revoked
 

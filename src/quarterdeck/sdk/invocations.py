@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 from quarterdeck.sdk.errors import NotSucceeded, TimedOut
-from quarterdeck.sdk.options import EnqueueOptions, encode_options
-from quarterdeck.sdk.resource import Resource, ensure_key
+from quarterdeck.sdk.options import EnqueueOptions
+from quarterdeck.sdk.resource import Resource, encode_options, ensure_key, without_none
 from quarterdeck.sdk.transport import ApiCall, Transport
 from quarterdeck.sdk.types import (
     FINAL_STATUSES,
@@ -22,8 +22,6 @@ from quarterdeck.sdk.types import (
     Token,
 )
 from quarterdeck.sdk.wait import EndWaiter
-
-T = TypeVar("T")
 
 
 class Invocations(Resource):
@@ -86,11 +84,8 @@ class Invocations(Resource):
 
         A running invocation ends when its worker stops it, or at its deadline.
         """
-        body = {} if reason is None else {"reason": reason}
-        return await self._call(
-            ApiCall("POST", self._path("invocations", invocation_id, "cancel"), body=body, is_idempotent=True),
-            Invocation,
-        )
+        body = without_none({"reason": reason})
+        return await self._change("POST", self._path("invocations", invocation_id, "cancel"), Invocation, body)
 
     async def wait(self, invocation_id: str, *, timeout: float | None = None) -> Invocation:
         """Wait until the invocation has succeeded, and return it.
@@ -138,5 +133,5 @@ class Invocations(Resource):
         return await self._send_items("release", tokens)
 
     async def _send_items(self, action: str, items: Sequence[Completion] | Sequence[Token]) -> tuple[Item, ...]:
-        call = ApiCall("POST", self._path("invocations", action), body={"items": items}, is_idempotent=True)
-        return tuple((await self._call(call, Items[Item])).items)
+        path = self._path("invocations", action)
+        return tuple((await self._change("POST", path, Items[Item], {"items": items})).items)

@@ -1,4 +1,4 @@
-"""The event loop thread on which the blocking client in `sdk/sync` runs its calls.
+"""Wraps asynchronous objects for the blocking client in `sdk/sync`.
 
 Each client has one event loop thread. Calls from any number of threads run on it concurrently. Interrupting a waiting
 thread cancels its call.
@@ -7,12 +7,39 @@ thread cancels its call.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
 JOIN_TIMEOUT_SECONDS = 5.0
+
+
+class Blocking:
+    """Base class of the blocking classes. `blocking_class` adds the methods."""
+
+    def __init__(self, inner: object, loop_thread: LoopThread) -> None:
+        self._inner = inner
+        self._loop_thread = loop_thread
+
+
+def blocking_class(async_class: type) -> type[Blocking]:
+    """A class with the same public methods. Each blocks until the method of the asynchronous class has returned."""
+    public = {name: method for name, method in vars(async_class).items() if not name.startswith("_")}
+    methods = {name: _blocking_method(name, method) for name, method in public.items() if callable(method)}
+    return type(async_class.__name__, (Blocking,), {"__doc__": async_class.__doc__, **methods})
+
+
+def _blocking_method(name: str, method: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(method)
+    def call(self: Blocking, *arguments: object, **options: object) -> object:
+        result: object = getattr(self._inner, name)(*arguments, **options)
+        if isinstance(result, Coroutine):
+            return self._loop_thread.run(result)
+        return self._loop_thread.iterate(result) if isinstance(result, AsyncIterator) else result
+
+    return call
 
 
 class LoopThread:

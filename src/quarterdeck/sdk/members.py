@@ -12,16 +12,15 @@ from quarterdeck.sdk.work_types import Member, Role, WorkPage
 class Members(WorkResource):
     def list(self) -> AsyncIterator[Member]:
         """Iterate over members, ordered by subject."""
-        return self._iter_items_in_zone(self._path("members"), {}, WorkPage[Member])
+        return self._iter_items(self._path("members"), {}, WorkPage[Member])
 
     async def get(self, subject: str) -> Member:
-        return await self._call_in_zone(ApiCall("GET", self._path("members", subject)), Member)
+        return await self._get(self._path("members", subject), Member)
 
     async def put(self, subject: str, role: Role) -> Member:
         """Add a member, or change a member's role. Only an OWNER can grant or revoke the role OWNER."""
-        call = ApiCall("PUT", self._path("members", subject), body={"role": role}, is_idempotent=True)
-        return await self._call_in_zone(call, Member)
+        return await self._change("PUT", self._path("members", subject), Member, {"role": role})
 
     async def remove(self, subject: str) -> None:
         """Remove a member. Not retried after a lost response, because a repeated call would raise `NotFound`."""
-        await self._send_in_zone(ApiCall("DELETE", self._path("members", subject)))
+        await self._send(ApiCall("DELETE", self._path("members", subject)))

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Unpack
 
 from quarterdeck.sdk.errors import NotFound
-from quarterdeck.sdk.options import ServiceOptions, encode_options
-from quarterdeck.sdk.resource import Resource
+from quarterdeck.sdk.options import ServiceOptions
+from quarterdeck.sdk.resource import Resource, encode_options, without_none
 from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.types import Health, Page, Service
 
@@ -21,17 +21,9 @@ class Services(Resource):
         With `agent_id`, the id of a session, the registration ends with that session. Only this response contains the
         secret of a new push service. If the response is lost, `rotate_secret` creates another secret.
         """
-        body = {"application_id": application_id, "endpoint_url": endpoint_url, "agent_id": agent_id}
-        body = {name: value for name, value in body.items() if value is not None}
-        return await self._call(
-            ApiCall(
-                "POST",
-                self._path("agent-services"),
-                body=body | encode_options(ServiceOptions, options),
-                is_idempotent=True,
-            ),
-            Service,
-        )
+        fields = {"application_id": application_id, "endpoint_url": endpoint_url, "agent_id": agent_id}
+        body = without_none(fields) | encode_options(ServiceOptions, options)
+        return await self._change("POST", self._path("agent-services"), Service, body)
 
     async def get(self, service_id: str) -> Service:
         return await self._get(self._path("agent-services", service_id), Service)
@@ -49,19 +41,12 @@ class Services(Resource):
 
     async def patch(self, service_id: str, **options: Unpack[ServiceOptions]) -> Service:
         """Change the given fields."""
-        return await self._call(
-            ApiCall(
-                "PATCH",
-                self._path("agent-services", service_id),
-                body=encode_options(ServiceOptions, options),
-                is_idempotent=True,
-            ),
-            Service,
-        )
+        path, body = self._path("agent-services", service_id), encode_options(ServiceOptions, options)
+        return await self._change("PATCH", path, Service, body)
 
     async def unregister(self, service_id: str) -> None:
         """Unregister a service and all its registrations. It gets no new invocations, and pending ones are canceled."""
-        await self._transport.send(ApiCall("DELETE", self._path("agent-services", service_id), is_idempotent=True))
+        await self._send(ApiCall("DELETE", self._path("agent-services", service_id), is_idempotent=True))
 
     async def rotate_secret(self, service_id: str) -> Service:
         """Replace the secret that signs pushes. Only this response contains the new secret."""
@@ -78,7 +63,6 @@ class Services(Resource):
         metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Send a heartbeat with the service's health."""
-        fields = {"health": health, "active_invocations": active_invocations, "metadata": metadata}
-        body = {name: value for name, value in fields.items() if value is not None}
+        body = without_none({"health": health, "active_invocations": active_invocations, "metadata": metadata})
         path = self._path("agent-services", service_id, "heartbeat")
-        await self._transport.send(ApiCall("POST", path, body=body, is_idempotent=True))
+        await self._send(ApiCall("POST", path, body=body, is_idempotent=True))

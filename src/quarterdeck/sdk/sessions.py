@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Unpack
 
-import msgspec
-
-from quarterdeck.sdk.options import SpawnOptions, encode_options
-from quarterdeck.sdk.resource import Resource, ensure_key
+from quarterdeck.sdk.options import SpawnOptions
+from quarterdeck.sdk.resource import Resource, encode_options, ensure_key
 from quarterdeck.sdk.transport import ApiCall
-from quarterdeck.sdk.types import Items, Page, Receipt, Session, SessionStatus
+from quarterdeck.sdk.types import Items, Page, Receipt, Resumed, Session, SessionStatus, Suspended
 
 
 class Sessions(Resource):
@@ -48,7 +46,7 @@ class Sessions(Resource):
 
         Not retried after a lost response, because a repeated call writes another event.
         """
-        response = await self._call(ApiCall("POST", self._path("agents", session_id, "suspend")), _SuspendResponse)
+        response = await self._call(ApiCall("POST", self._path("agents", session_id, "suspend")), Suspended)
         return response.suspended
 
     async def resume(self, session_id: str) -> int:
@@ -56,18 +54,10 @@ class Sessions(Resource):
 
         Not retried after a lost response.
         """
-        response = await self._call(ApiCall("POST", self._path("agents", session_id, "resume")), _ResumeResponse)
+        response = await self._call(ApiCall("POST", self._path("agents", session_id, "resume")), Resumed)
         return response.resumed
 
     async def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
         """Terminate a session and its subtree. Returns the receipt. The call can be repeated safely."""
         query = {"receipt": True, "reason": reason}
         return await self._call(ApiCall("DELETE", self._path("agents", session_id), query, is_idempotent=True), Receipt)
-
-
-class _SuspendResponse(msgspec.Struct, frozen=True):
-    suspended: int
-
-
-class _ResumeResponse(msgspec.Struct, frozen=True):
-    resumed: int

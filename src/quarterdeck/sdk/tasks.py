@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 import msgspec
 
@@ -14,8 +14,15 @@ from quarterdeck.client.problems import problem_from_document
 from quarterdeck.core.ids import new_id
 from quarterdeck.sdk.batching import RequestBatcher
 from quarterdeck.sdk.errors import Problem, TimedOut
-from quarterdeck.sdk.options import NewTask, TaskChanges, TaskFilter, TaskOptions, encode_camel_options, encode_options
-from quarterdeck.sdk.resource import Resource, WorkResource, ensure_key
+from quarterdeck.sdk.options import NewTask, TaskChanges, TaskFilter, TaskOptions
+from quarterdeck.sdk.resource import (
+    Resource,
+    WorkResource,
+    encode_camel_options,
+    encode_options,
+    ensure_key,
+    without_none,
+)
 from quarterdeck.sdk.transport import ApiCall, Transport
 from quarterdeck.sdk.types import Items
 from quarterdeck.sdk.wait import EndWaiter
@@ -35,7 +42,6 @@ from quarterdeck.sdk.work_types import (
     WorkPage,
 )
 
-T = TypeVar("T")
 END_EVENT_TYPES = ("task.completed", "task.failed", "task.aborted", "task.archived")
 """Events after which a task may have ended."""
 UNBATCHED_FIELDS = frozenset({"id", "dependsOn"})
@@ -69,42 +75,41 @@ class Tasks(WorkResource):
 
         Returns a task or a problem for each, in the same order.
         """
-        body = {"tasks": [encode_camel_options(NewTask, task) for task in tasks]}
-        call = ApiCall("POST", self._path("agent-tasks"), body=body, key=ensure_key(key))
-        response = await self._call_in_zone(call, Items[dict[str, object]])
-        return tuple(_decode_task_or_problem(item) for item in response.items)
+        bodies = [encode_camel_options(NewTask, task) for task in tasks]
+        return tuple(await self._create_all(bodies, ensure_key(key)))
 
     async def _create(self, body: object, key: str) -> Task:
-        return await self._call_in_zone(ApiCall("POST", self._path("agent-tasks"), body=body, key=key), Task)
+        return await self._call(ApiCall("POST", self._path("agent-tasks"), body=body, key=key), Task)
 
     async def _create_batch(self, bodies: Sequence[msgspec.Raw]) -> Sequence[Task | Problem]:
         if len(bodies) == 1:
             return [await self._create(bodies[0], ensure_key(None))]
-        call = ApiCall("POST", self._path("agent-tasks"), body={"tasks": bodies}, key=ensure_key(None))
-        return [
-            _decode_task_or_problem(item) for item in (await self._call_in_zone(call, Items[dict[str, object]])).items
-        ]
+        return await self._create_all(bodies, ensure_key(None))
+
+    async def _create_all(self, bodies: Sequence[object], key: str) -> list[Task | Problem]:
+        call = ApiCall("POST", self._path("agent-tasks"), body={"tasks": bodies}, key=key)
+        response = await self._call(call, Items[dict[str, object]])
+        return [_decode_task_or_problem(item) for item in response.items]
 
     async def get(self, task_id: str) -> Task:
-        return await self._call_in_zone(ApiCall("GET", self._path("agent-tasks", task_id)), Task)
+        return await self._get(self._path("agent-tasks", task_id), Task)
 
     def list(self, **filters: Unpack[TaskFilter]) -> AsyncIterator[Task]:
         """Iterate over tasks, newest first."""
-        return self._iter_items_in_zone(self._path("agent-tasks"), _build_query(filters), WorkPage[Task])
+        return self._iter_items(self._path("agent-tasks"), _build_query(filters), WorkPage[Task])
 
     def logs(self, task_id: str, *, level: Level | None = None, event: str | None = None) -> AsyncIterator[LogLine]:
         """Iterate over the task's log: its transitions and the lines that agents wrote, oldest first."""
         query = {"level": level, "event": event, "order": "asc"}
-        return self._iter_items_in_zone(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
+        return self._iter_items(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
 
     async def explain(self, task_id: str) -> TaskExplanation:
         """Explain why the task is in its current state, and what would change that."""
-        return await self._call_in_zone(ApiCall("GET", self._path("agent-tasks", task_id, "explain")), TaskExplanation)
+        return await self._get(self._path("agent-tasks", task_id, "explain"), TaskExplanation)
 
     async def tree(self, task_id: str, *, depth: int | None = None) -> TaskTree:
         """The task's dependencies and dependents, direct and indirect."""
-        path = self._path("agent-tasks", task_id, "tree")
-        return await self._call_in_zone(ApiCall("GET", path, {"depth": depth}), TaskTree)
+        return await self._call(ApiCall("GET", self._path("agent-tasks", task_id, "tree"), {"depth": depth}), TaskTree)
 
     async def wait(self, task_ids: Sequence[str], *, timeout: float | None = None) -> tuple[Task, ...]:
         """Wait until all these tasks have ended, however they ended, and return them.
@@ -125,38 +130,33 @@ class Tasks(WorkResource):
 
     async def patch(self, task_id: str, **changes: Unpack[TaskChanges]) -> Task:
         """Change the given fields. `estimated_completion_at=None` removes the estimate."""
-        body = encode_camel_options(TaskChanges, changes, keep_none=True)
-        return await self._call_in_zone(
-            ApiCall("PATCH", self._path("agent-tasks", task_id), body=body, is_idempotent=True), Task
-        )
+        return await self._patch(task_id, encode_camel_options(TaskChanges, changes, keep_none=True))
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
         """Cancel the task. It is not retried. The response to its agent's next heartbeat names it."""
-        return await self._post_action(task_id, "cancel", {} if reason is None else {"reason": reason})
+        return await self._post_action(task_id, "cancel", without_none({"reason": reason}))
 
     async def retry(self, task_id: str) -> Task:
         """Restart a task that failed or was canceled. This call is not retried after a lost response."""
-        return await self._call_in_zone(ApiCall("POST", self._path("agent-tasks", task_id, "retry"), body={}), Task)
+        return await self._call(ApiCall("POST", self._path("agent-tasks", task_id, "retry"), body={}), Task)
 
     async def pause(self, task_id: str) -> Task:
         """Pause the task: no agent works on it until it is resumed. Its checkpoint is kept."""
-        return await self._set_status(task_id, "PAUSED")
+        return await self._patch(task_id, {"status": "PAUSED"})
 
     async def resume(self, task_id: str) -> Task:
-        return await self._set_status(task_id, "PENDING")
+        return await self._patch(task_id, {"status": "PENDING"})
 
     async def archive(self, task_id: str) -> Task:
         """Archive a task that has ended."""
         return await self._post_action(task_id, "archive", {})
 
-    async def _set_status(self, task_id: str, status: str) -> Task:
-        # A retry finds the task in this status and changes nothing, unless another caller changed it in between.
-        call = ApiCall("PATCH", self._path("agent-tasks", task_id), body={"status": status}, is_idempotent=True)
-        return await self._call_in_zone(call, Task)
+    async def _patch(self, task_id: str, body: Mapping[str, object]) -> Task:
+        # A retry finds the task with these values and changes nothing, unless another caller changed it in between.
+        return await self._change("PATCH", self._path("agent-tasks", task_id), Task, body)
 
     async def _post_action(self, task_id: str, action: str, body: Mapping[str, object]) -> Task:
-        path = self._path("agent-tasks", task_id, action)
-        return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), Task)
+        return await self._change("POST", self._path("agent-tasks", task_id, action), Task, body)
 
     # -- for workers -----------------------------------------------------------------------------------------------
 
@@ -173,12 +173,10 @@ class Tasks(WorkResource):
 
         The same `claim_id` returns the same tasks, so a claim whose response was lost can be repeated.
         """
-        body: dict[str, object] = {"max": most, "waitMs": int(wait_seconds * 1000), "claimId": claim_id}
-        if task_types is not None:
-            body["taskTypes"] = task_types
+        fields = {"max": most, "waitMs": int(wait_seconds * 1000), "claimId": claim_id, "taskTypes": task_types}
         path = self._path("agents", agent_id, "claim")
-        response = await self._call_in_zone(
-            ApiCall("POST", path, body=body, is_idempotent=True, wait_seconds=wait_seconds), TaskLeases
+        response = await self._call(
+            ApiCall("POST", path, body=without_none(fields), is_idempotent=True, wait_seconds=wait_seconds), TaskLeases
         )
         return tuple(response.tasks)
 
@@ -209,18 +207,16 @@ class Tasks(WorkResource):
 
         A line has the fields `message`, `level`, `event`, `details` and `stackTrace`.
         """
-        body: dict[str, object] = {"lines": lines}
-        if attempt_token is not None:
-            body["attemptToken"] = attempt_token
-        await self._send_in_zone(ApiCall("POST", self._path("agent-tasks", task_id, "logs"), body=body))
+        body = without_none({"lines": lines, "attemptToken": attempt_token})
+        await self._send(ApiCall("POST", self._path("agent-tasks", task_id, "logs"), body=body))
 
     async def _send_items(
         self,
         action: str,
         items: Sequence[TaskProgress] | Sequence[TaskCompletion] | Sequence[TaskFailure] | Sequence[TaskReturn],
     ) -> tuple[TaskItem, ...]:
-        call = ApiCall("POST", self._path("agent-tasks", action), body={"items": items}, is_idempotent=True)
-        return tuple((await self._call_in_zone(call, Items[TaskItem])).items)
+        path = self._path("agent-tasks", action)
+        return tuple((await self._change("POST", path, Items[TaskItem], {"items": items})).items)
 
 
 def _decode_task_or_problem(item: dict[str, object]) -> Task | Problem:

@@ -18,11 +18,11 @@ from typing import TypeVar
 import msgspec
 
 from quarterdeck import __version__
-from quarterdeck.client.api import Query, with_query
+from quarterdeck.client.api import Query, auth_header, with_query
 from quarterdeck.client.discovery import LocatedServer, ServerLocation, UntrustedServer, locate, locate_running
 from quarterdeck.client.http_types import Lost, Request, Response, TimedOut, Unreachable, encode_request, error_text
 from quarterdeck.client.pool import Connector, Pool
-from quarterdeck.client.problems import problem_from_response
+from quarterdeck.client.problems import problem_from_response, require_event_stream
 from quarterdeck.core.errors import Fault, Internal, LimitReached, OutcomeUnknown, Problem, Unauthenticated, Unavailable
 from quarterdeck.core.retry import Policy, backoff
 
@@ -132,10 +132,7 @@ class Transport:
             response,
             connection,
         ):
-            if response.status >= 300:
-                raise problem_from_response(response)
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                raise Lost("garbled_answer", "The response is not an event stream. Is this a Quarterdeck server?")
+            require_event_stream(response)
             async with contextlib.aclosing(connection.iter_body(STREAM_TIMEOUT_SECONDS)) as chunks:
                 yield chunks
 
@@ -214,8 +211,7 @@ async def _run_discovery(discover: Callable[[], T]) -> T:
 
 def build_base_headers(token: str, trace: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": f"quarterdeck-sdk/{__version__}"}
-    # API keys start with `qd_`, which no JWT does.
-    headers |= {"X-API-Key": token} if token.startswith("qd_") else {"Authorization": f"Bearer {token}"}
+    headers |= auth_header(token)
     return headers if trace is None else headers | {"Traceparent": trace}
 
 

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from quarterdeck.sdk.errors import Problem
-from quarterdeck.sdk.event_stream import AsyncEventStream
+from quarterdeck.sdk.events import AsyncEventStream
 from quarterdeck.sdk.transport import Transport
 
 log = logging.getLogger("quarterdeck.sdk")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Literal, Unpack
 
-from quarterdeck.sdk.options import WebhookChanges, WebhookOptions, encode_camel_options
-from quarterdeck.sdk.resource import WorkResource, ensure_key
+from quarterdeck.sdk.options import WebhookChanges, WebhookOptions
+from quarterdeck.sdk.resource import WorkResource, encode_camel_options, ensure_key
 from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.work_types import Webhook, WebhookDelivery, WorkPage
 
@@ -18,43 +18,40 @@ class Webhooks(WorkResource):
         Only this response contains the secret that signs deliveries.
         """
         body = {"url": url, **encode_camel_options(WebhookOptions, options)}
-        return await self._call_in_zone(
-            ApiCall("POST", self._path("webhooks"), body=body, key=ensure_key(key)), Webhook
-        )
+        return await self._call(ApiCall("POST", self._path("webhooks"), body=body, key=ensure_key(key)), Webhook)
 
     async def get(self, webhook_id: str) -> Webhook:
-        return await self._call_in_zone(ApiCall("GET", self._path("webhooks", webhook_id)), Webhook)
+        return await self._get(self._path("webhooks", webhook_id), Webhook)
 
     def list(self) -> AsyncIterator[Webhook]:
         """Iterate over webhooks, newest first."""
-        return self._iter_items_in_zone(self._path("webhooks"), {"limit": None}, WorkPage[Webhook])
+        return self._iter_items(self._path("webhooks"), {"limit": None}, WorkPage[Webhook])
 
     async def patch(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Webhook:
         """Change the given fields."""
         body = encode_camel_options(WebhookChanges, changes, keep_none=True)
-        call = ApiCall("PATCH", self._path("webhooks", webhook_id), body=body, is_idempotent=True)
-        return await self._call_in_zone(call, Webhook)
+        return await self._change("PATCH", self._path("webhooks", webhook_id), Webhook, body)
 
     async def rotate_secret(self, webhook_id: str) -> Webhook:
         """Replace the secret. Only this response contains the new one. Not retried after a lost response."""
-        return await self._call_in_zone(ApiCall("POST", self._path("webhooks", webhook_id, "rotate-secret")), Webhook)
+        return await self._call(ApiCall("POST", self._path("webhooks", webhook_id, "rotate-secret")), Webhook)
 
     async def remove(self, webhook_id: str) -> None:
         """Remove a webhook. Not retried after a lost response, because a repeated call would raise `NotFound`."""
-        await self._send_in_zone(ApiCall("DELETE", self._path("webhooks", webhook_id)))
+        await self._send(ApiCall("DELETE", self._path("webhooks", webhook_id)))
 
     async def test(self, webhook_id: str) -> WebhookDelivery:
         """Send a `webhook.test` event. Not retried after a lost response."""
-        return await self._call_in_zone(ApiCall("POST", self._path("webhooks", webhook_id, "test")), WebhookDelivery)
+        return await self._call(ApiCall("POST", self._path("webhooks", webhook_id, "test")), WebhookDelivery)
 
     def deliveries(
         self, webhook_id: str, *, status: Literal["pending", "delivered", "failed"] | None = None
     ) -> AsyncIterator[WebhookDelivery]:
         """Iterate over the deliveries of a webhook, newest first."""
         path = self._path("webhooks", webhook_id, "deliveries")
-        return self._iter_items_in_zone(path, {"status": status}, WorkPage[WebhookDelivery])
+        return self._iter_items(path, {"status": status}, WorkPage[WebhookDelivery])
 
     async def replay(self, webhook_id: str, delivery_id: str) -> WebhookDelivery:
         """Send a delivery again, with the same id."""
         path = self._path("webhooks", webhook_id, "deliveries", delivery_id, "replay")
-        return await self._call_in_zone(ApiCall("POST", path, is_idempotent=True), WebhookDelivery)
+        return await self._change("POST", path, WebhookDelivery)

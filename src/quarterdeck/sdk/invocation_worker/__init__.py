@@ -3,12 +3,10 @@
 | module    | what it does                                                                                  |
 |-----------|-----------------------------------------------------------------------------------------------|
 | worker    | registers the service, runs the loops, shuts down                                             |
-| claims    | claims invocations: when, how many, and under which claim id                                  |
-| in_flight | the held leases: starts, extends and drops them                                               |
+| calls     | the calls that claim, extend, report and give back                                            |
 | methods   | calls the function for a method, and turns its return value or exception into an outcome       |
-| reports   | reports outcomes in batches until the server has accepted them                                |
 
-Signal handling and the thread pool are in `sdk.worker_core`.
+The loops, the shutdown and the thread pool are in `sdk.worker_core`.
 
 Three loops share the set of held leases. The *claimer* claims as many invocations as there are free slots, with a long
 poll that waits while earlier invocations are still running. The *reporter* collects the outcomes of methods and sends

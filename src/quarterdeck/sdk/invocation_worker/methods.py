@@ -13,6 +13,7 @@ import msgspec
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Canceled, Fatal
 from quarterdeck.sdk.types import Completion, Lease
+from quarterdeck.sdk.worker_core.reports import storable_text
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 RESULT_MAX_BYTES = 200 * 1024
@@ -145,9 +146,7 @@ def build_failure(lease: Lease, code: str, message: str, *, retryable: bool = Tr
 
 
 def _build_error(code: str, message: object, **extra: object) -> dict[str, object]:
-    # The server refuses lone surrogates and U+0000, which a message may contain.
-    text = str(message).encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-    return {**extra, "code": code, "message": text[:_MESSAGE_MAX_CHARS]}
+    return {**extra, "code": code, "message": storable_text(str(message))[:_MESSAGE_MAX_CHARS]}
 
 
 def _params_type_of(function: Function, name: str) -> type[object]:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quarterdeck import __version__
 from quarterdeck.client.api import build_path
 from quarterdeck.sdk.client import Quarterdeck
-from quarterdeck.sdk.errors import Problem
-from quarterdeck.sdk.invocation_worker.claims import Claimer
-from quarterdeck.sdk.invocation_worker.in_flight import HeldLease, InFlight, Limits, split_batches
+from quarterdeck.sdk.invocation_worker.calls import CompletionOutbox, HeldLease, InvocationSource, build_lease_calls
 from quarterdeck.sdk.invocation_worker.methods import Context, Function, Methods, build_failure
-from quarterdeck.sdk.invocation_worker.reports import Reporter
 from quarterdeck.sdk.options import ServiceOptions
-from quarterdeck.sdk.types import Completion, Lease, Service, Token
-from quarterdeck.sdk.worker_core.signals import run_until_signal
+from quarterdeck.sdk.types import Completion, Lease, Service
+from quarterdeck.sdk.worker_core.claims import Claimer
+from quarterdeck.sdk.worker_core.in_flight import InFlight, Limits
+from quarterdeck.sdk.worker_core.lease_keeper import LeaseKeeper, split_batches
+from quarterdeck.sdk.worker_core.lifecycle import RegisteredWorker, Shutdown, cancel_and_wait, log_problems
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 F = TypeVar("F", bound=Function)
 HEARTBEAT_SECONDS = 30.0
-FINAL_REPORT_SECONDS = 5.0
-"""Time after the grace period to give back running leases and report outcomes."""
 PULL_ENDPOINT_BASE = "http://worker.invalid"
 """A service needs an endpoint URL. For a pull service it is only an identifier: `.invalid` never resolves."""
 
@@ -44,7 +41,7 @@ class Offer:
     """Additional service fields."""
 
 
-class Worker:
+class Worker(RegisteredWorker[Service]):
     """Implements the methods of a service with Python functions.
 
     worker = Worker(Quarterdeck.connect(), "summariser")
@@ -73,18 +70,17 @@ class Worker:
         """
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
-        self._client = client
+        super().__init__(client)
         self._offer = Offer(service) if isinstance(service, str) else service
         self._grace = grace
         self._methods = Methods()
         self._threads = DaemonThreadPool(concurrency)
-        limits = Limits(concurrency, concurrency if prefetch is None else prefetch)
-        self._in_flight = InFlight(limits, self._run_method)
-        self._reporter = Reporter(client.invocations, self._on_reported)
-        self._claimer = Claimer(client.invocations, self._in_flight, self._register)
-        self._stopping = asyncio.Event()
-        self._registered = asyncio.Event()
-        self._service: Service | None = None
+        limits = Limits(concurrency, concurrency if prefetch is None else prefetch, mean_weight=0.2)
+        self._in_flight = InFlight(limits, self._run_method, self._on_ended)
+        self._outbox = CompletionOutbox(client.invocations, self._on_reported)
+        self._lease_calls = build_lease_calls(client.invocations)
+        self._lease_keeper = LeaseKeeper(self._in_flight, self._lease_calls)
+        self._claimer = Claimer(InvocationSource(client.invocations, self._register), self._in_flight)
 
     def method(self, name: str | None = None) -> Callable[[F], F]:
         """Declare a function as a method named `name`. Default: the function's name.
@@ -101,104 +97,70 @@ class Worker:
 
     # -- run and stop ------------------------------------------------------------------------------------------------
 
-    def main(self) -> None:
-        """Serve until SIGTERM or SIGINT, for a program that does nothing else. A second signal stops immediately."""
-        asyncio.run(run_until_signal(self, self._client))
-
     async def run(self) -> None:
         """Serve until `stop` is called or this call is cancelled. Raises if the server refuses this worker."""
         loop = asyncio.get_running_loop()
         claim_task = loop.create_task(self._claimer.run(self._add_leases))
         other_tasks = [
-            loop.create_task(self._in_flight.keep_alive(self._client.invocations)),
-            loop.create_task(self._reporter.run()),
+            loop.create_task(self._lease_keeper.run()),
+            loop.create_task(self._outbox.run()),
             loop.create_task(self._send_heartbeats()),
-            loop.create_task(self._stopping.wait()),
+            loop.create_task(self._wait_until_stopped()),
         ]
         try:
             await asyncio.wait([claim_task, *other_tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await self._shut_down(claim_task)
-            await _cancel_and_wait([*other_tasks])
+            await cancel_and_wait([claim_task])
+            shutdown = Shutdown("invocations", self._in_flight, self._give_back, self._outbox.wait_until_sent)
+            await shutdown.run([self._claimer], self._grace)
+            await cancel_and_wait(other_tasks)
             self._threads.close()
         for error in [task.exception() for task in (claim_task, *other_tasks) if not task.cancelled()]:
             if error is not None:
                 raise error
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping.is_set()
-
-    def stop(self) -> None:
-        """Stop claiming, finish the running methods, and give back the other leases. Call this on the event loop."""
-        self._stopping.set()
-
-    async def until_registered(self) -> Service:
-        """Wait until the service is registered, and return it."""
-        await self._registered.wait()
-        assert self._service is not None
-        return self._service
-
-    async def _shut_down(self, claim_task: asyncio.Task[None]) -> None:
-        await _cancel_and_wait([claim_task])
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._grace):
-                with _log_problems("could not give back the leases of the last claim"):
-                    await self._claimer.release_pending_claim()
-                await self._release(self._in_flight.drop_waiting())
-                await self._in_flight.wait_until_none_running()
-                await self._reporter.wait_until_sent()
-                return
-        log.warning("%d methods did not end within %g s; giving them back", self._in_flight.running_count, self._grace)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FINAL_REPORT_SECONDS):
-                await self._release(self._in_flight.drop_running())
-                await self._reporter.wait_until_sent()
-
-    async def _release(self, tokens: Sequence[Token]) -> None:
-        for batch in split_batches(tokens):
-            with _log_problems(f"could not give back {len(batch)} leases, which will expire"):
-                await self._client.invocations.release(batch)
+    async def _give_back(self, leases: Sequence[HeldLease]) -> None:
+        for batch in split_batches(leases):
+            with log_problems(f"could not give back {len(batch)} leases, which will expire"):
+                await self._lease_calls.release(batch)
 
     # -- registration, methods, heartbeat ----------------------------------------------------------------------------
 
     async def _register(self) -> tuple[str, bool]:
-        offer = self._offer
-        if isinstance(offer, Service):
-            self._service = offer
-        else:
-            options: ServiceOptions = {
-                "capabilities": [*self._methods],
-                "framework_name": "quarterdeck-sdk",
-                "framework_version": __version__,
-                "health": "healthy",
-                "delivery": "pull",
-                **offer.described,
-            }
-            url = offer.endpoint_url or PULL_ENDPOINT_BASE + build_path(offer.application_id)
-            self._service = await self._client.services.register(
-                offer.application_id, url, agent_id=offer.agent_id, **options
-            )
-        self._registered.set()
-        log.info(
-            "serving %s of application %s as service %s",
-            ", ".join(self._methods),
-            self._service.application_id,
-            self._service.id,
-        )
-        return self._service.id, self._service is not offer
+        service = await self._register_offer(self._offer) if isinstance(self._offer, Offer) else self._offer
+        self._set_registered(service)
+        methods = ", ".join(self._methods)
+        log.info("serving %s of application %s as service %s", methods, service.application_id, service.id)
+        return service.id, service is not self._offer
+
+    async def _register_offer(self, offer: Offer) -> Service:
+        options: ServiceOptions = {
+            "capabilities": [*self._methods],
+            "framework_name": "quarterdeck-sdk",
+            "framework_version": __version__,
+            "health": "healthy",
+            "delivery": "pull",
+            **offer.described,
+        }
+        url = offer.endpoint_url or PULL_ENDPOINT_BASE + build_path(offer.application_id)
+        return await self._client.services.register(offer.application_id, url, agent_id=offer.agent_id, **options)
 
     def _add_leases(self, leases: Sequence[Lease]) -> None:
+        newest = leases[-1]
+        self._lease_keeper.set_lease_seconds((newest.lease_expires_at - newest.updated_at).total_seconds())
         self._in_flight.add(HeldLease(lease, Context(lease, self._client)) for lease in leases)
 
-    async def _run_method(self, held: HeldLease) -> None:
+    async def _run_method(self, held: HeldLease) -> Completion:
         try:
-            completion = await self._methods.run(held.context, self._threads)
+            return await self._methods.run(held.context, self._threads)
         except asyncio.CancelledError:
-            # Either the worker dropped the lease, or the method canceled itself, which counts as a failure.
-            completion = build_failure(held.lease, "method_failed", "the method was canceled", type="CancelledError")
-        if not held.is_dropped:
-            self._reporter.add(completion)
+            if held.is_dropped:
+                raise
+            # The method canceled itself, which counts as a failure.
+            return build_failure(held.lease, "method_failed", "the method was canceled", type="CancelledError")
+
+    def _on_ended(self, completion: Completion, held: HeldLease) -> None:
+        self._outbox.add(completion)
 
     def _on_reported(self, completion: Completion) -> None:
         self._in_flight.remove(completion.attempt_token)
@@ -207,22 +169,7 @@ class Worker:
         service = await self.until_registered()
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            with _log_problems("could not send the service's heartbeat", logging.DEBUG):
+            with log_problems("could not send the service's heartbeat", logging.DEBUG):
                 await self._client.services.heartbeat(
                     service.id, health="healthy", active_invocations=self._in_flight.running_count
                 )
-
-
-@contextlib.contextmanager
-def _log_problems(message: str, level: int = logging.WARNING) -> Iterator[None]:
-    """Log a `Problem` instead of raising it, for calls whose failure the worker tolerates."""
-    try:
-        yield
-    except Problem as problem:
-        log.log(level, "%s: %s", message, problem.detail)
-
-
-async def _cancel_and_wait(tasks: Iterable[asyncio.Task[object]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)

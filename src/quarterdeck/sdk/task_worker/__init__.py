@@ -3,12 +3,11 @@
 | module    | what it does                                                                                  |
 |-----------|-----------------------------------------------------------------------------------------------|
 | worker    | registers the agent, runs the loops, shuts down                                               |
-| claims    | claims tasks: when, how many, and under which claim id                                        |
-| in_flight | the held attempts: starts and drops them                                                      |
+| calls     | the calls that claim tasks and give them back, and the heartbeat of the agent                 |
 | attempt   | the attempt object that a function gets, with its progress and log calls                      |
 | handlers  | calls the function for a task type, and turns its return value or exception into an outcome    |
-| reports   | reports outcomes and progress in batches until the server has accepted them                   |
-| heartbeat | one heartbeat for the agent; its response names tasks to cancel or pause                      |
+
+The loops are in `sdk.worker_core`.
 
 Two concurrent *claims* request as many tasks as there are free slots, each with a long poll. *Runners* run the attempts
 one after another. Each outcome goes to an *outbox*, which sends all accumulated outcomes in one call. The *heartbeat*

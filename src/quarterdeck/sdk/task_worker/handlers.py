@@ -14,6 +14,8 @@ from msgspec import UNSET
 from quarterdeck.sdk.errors import Canceled, Fail, Fatal, Release
 from quarterdeck.sdk.task_worker.attempt import Attempt, AttemptReporter, Done, ThreadAttempt
 from quarterdeck.sdk.work_types import TaskCompletion, TaskFailure, TaskLease, TaskReturn
+from quarterdeck.sdk.worker_core.in_flight import HeldAttempt
+from quarterdeck.sdk.worker_core.reports import storable_text
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 Function = Callable[..., object]
@@ -59,9 +61,21 @@ class Handler:
         except Exception as error:
             # An exception in a function is the outcome of its attempt, not an error in the worker.
             message = f"{type(error).__name__}: {_error_text(error)}"
-            trace = _clean("".join(traceback.format_exception(error)))
+            trace = storable_text("".join(traceback.format_exception(error)))
             return TaskFailure(*_attempt_key(lease), message, trace[-_TRACE_MAX_CHARS:])
         return build_completion(lease, result)
+
+
+class HeldTask(HeldAttempt):
+    __slots__ = ("attempt", "handler")
+
+    def __init__(self, attempt: Attempt | ThreadAttempt, handler: Handler) -> None:
+        super().__init__(attempt.lease.id, attempt.lease.attempt_token)
+        self.attempt = attempt
+        self.handler = handler
+
+    def cancel(self, reason: str) -> None:
+        self.attempt.cancel(reason)
 
 
 class Handlers:
@@ -105,7 +119,7 @@ def build_completion(lease: TaskLease, result: object) -> Outcome:
 
 
 def build_failure(lease: TaskLease, error: str, *, retryable: bool = True) -> TaskFailure:
-    return TaskFailure(*_attempt_key(lease), _clean(error)[:_ERROR_MAX_CHARS] or "failed", None, retryable)
+    return TaskFailure(*_attempt_key(lease), storable_text(error)[:_ERROR_MAX_CHARS] or "failed", None, retryable)
 
 
 def _attempt_key(lease: TaskLease) -> tuple[str, str]:
@@ -113,9 +127,4 @@ def _attempt_key(lease: TaskLease) -> tuple[str, str]:
 
 
 def _error_text(error: Exception) -> str:
-    return _clean(str(error))[:_ERROR_MAX_CHARS] or type(error).__name__
-
-
-def _clean(text: str) -> str:
-    # The server refuses lone surrogates and U+0000, which a message may contain.
-    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    return storable_text(str(error))[:_ERROR_MAX_CHARS] or type(error).__name__

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,20 +15,24 @@ from quarterdeck.core.retry import backoff
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Canceled, Fault, Problem
 from quarterdeck.sdk.options import AgentOptions
-from quarterdeck.sdk.task_worker.claims import CONCURRENT_CLAIMS, RETRY_POLICY, Claimer, is_agent_ending
-from quarterdeck.sdk.task_worker.handlers import Function, Handlers, Outcome, build_failure
-from quarterdeck.sdk.task_worker.heartbeat import TASK_IDS_MAX, HeartbeatSender
-from quarterdeck.sdk.task_worker.in_flight import HeldAttempt, InFlight, Limits
-from quarterdeck.sdk.task_worker.reports import Outbox, OutboxCallbacks
+from quarterdeck.sdk.task_worker.calls import (
+    CONCURRENT_CLAIMS,
+    TASK_IDS_MAX,
+    HeartbeatSender,
+    TaskSource,
+    is_agent_ending,
+)
+from quarterdeck.sdk.task_worker.handlers import Function, Handlers, HeldTask, Outcome, build_failure
 from quarterdeck.sdk.types import ItemProblem
 from quarterdeck.sdk.work_types import Agent, TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
-from quarterdeck.sdk.worker_core.signals import run_until_signal
+from quarterdeck.sdk.worker_core.claims import RETRY_POLICY, Claimer
+from quarterdeck.sdk.worker_core.in_flight import InFlight, Limits
+from quarterdeck.sdk.worker_core.lifecycle import RegisteredWorker, Shutdown, cancel_and_wait, log_problems
+from quarterdeck.sdk.worker_core.reports import Outbox, OutboxCallbacks
 from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 F = TypeVar("F", bound=Function)
-FINAL_REPORT_SECONDS = 5.0
-"""Time after the grace period to give back running tasks and report outcomes."""
 DEFAULT_PREFETCH = 500
 
 
@@ -51,7 +55,7 @@ class _PendingProgress:
     future: asyncio.Future[None]
 
 
-class TaskWorker:
+class TaskWorker(RegisteredWorker[Agent]):
     """Runs the tasks of one agent with Python functions.
 
     worker = TaskWorker(Quarterdeck.connect(), "dev-1", concurrency=8)
@@ -79,7 +83,7 @@ class TaskWorker:
         """
         if not 1 <= concurrency <= TASK_IDS_MAX:
             raise ValueError(f"concurrency must be 1 to {TASK_IDS_MAX}")
-        self._client = client
+        super().__init__(client)
         self._agent_id = agent
         self._run_id = new_id()
         self._options = options or WorkerOptions()
@@ -101,9 +105,6 @@ class TaskWorker:
             OutboxCallbacks(self._send_progress, _on_progress_reported, _on_progress_refused, _checkpoint_size),
         )
         self._heartbeat = HeartbeatSender(client.agents, self._in_flight, agent)
-        self._stopping = asyncio.Event()
-        self._registered = asyncio.Event()
-        self._agent: Agent | None = None
 
     def task(self, task_type: str | None = None, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:
         """Declare the function for a task type. Without a type, it gets the tasks of all types without a function.
@@ -120,10 +121,6 @@ class TaskWorker:
 
     # -- run and stop ------------------------------------------------------------------------------------------------
 
-    def main(self) -> None:
-        """Work until SIGTERM or SIGINT, for a program that does nothing else. A second signal stops immediately."""
-        asyncio.run(run_until_signal(self, self._client))
-
     async def run(self) -> None:
         """Work until `stop` is called, this call is cancelled, or the agent ends.
 
@@ -134,17 +131,17 @@ class TaskWorker:
             return
         loop = asyncio.get_running_loop()
         claimers = [self._new_claimer() for _ in range(CONCURRENT_CLAIMS)]
-        claim_tasks = [loop.create_task(claimer.run(self._add_leases, self._reregister)) for claimer in claimers]
-        other_tasks = [*self._start_background(agent), loop.create_task(_wait_until_stopped(self._stopping))]
+        claim_tasks = [loop.create_task(claimer.run(self._add_leases)) for claimer in claimers]
+        other_tasks = [*self._start_background(agent), loop.create_task(self._wait_until_stopped())]
         try:
             await asyncio.wait([*claim_tasks, *other_tasks], return_when=asyncio.FIRST_COMPLETED)
             if any(task.done() and is_agent_ending(task.exception()) for task in (*claim_tasks, *other_tasks)):
                 await self._wait_for_agent_end(other_tasks[-1])
         finally:
             self._stopping.set()
-            await _cancel_and_wait(claim_tasks)
+            await cancel_and_wait(claim_tasks)
             await self._shut_down(claimers)
-            await _cancel_and_wait(other_tasks)
+            await cancel_and_wait(other_tasks)
             self._threads.close()
         _raise_first([*claim_tasks, *other_tasks])
 
@@ -155,7 +152,7 @@ class TaskWorker:
         """
         log.warning("the agent %s is draining or terminated; stopping its worker", self._agent_id)
         if (await self._client.agents.get(self._agent_id)).status == "TERMINATED":
-            self._in_flight.cancel(self._in_flight.task_ids, "canceled")
+            self._in_flight.cancel([held.id for held in self._in_flight.held], "canceled")
             return
         idle = asyncio.get_running_loop().create_task(self._in_flight.wait_until_idle())
         try:
@@ -177,7 +174,7 @@ class TaskWorker:
                 await self.until_idle()
         finally:
             await self._shut_down([claimer])
-            await _cancel_and_wait(other_tasks)
+            await cancel_and_wait(other_tasks)
         return attempt_count
 
     def _start_background(self, agent: Agent) -> list[asyncio.Task[None]]:
@@ -185,28 +182,14 @@ class TaskWorker:
         heartbeat = self._heartbeat.run(agent.heartbeat_interval_seconds, self._reregister)
         return [loop.create_task(heartbeat), *(loop.create_task(outbox.run()) for outbox in self._outboxes())]
 
-    def _new_claimer(self) -> Claimer:
-        return Claimer(self._client.tasks, self._in_flight, self._agent_id, self._handlers.task_types)
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping.is_set()
-
-    def stop(self) -> None:
-        """Stop claiming, finish the running functions, and give back the other tasks. Call this on the event loop."""
-        self._stopping.set()
-
-    async def until_registered(self) -> Agent:
-        """Wait until the agent is registered, and return it."""
-        await self._registered.wait()
-        assert self._agent is not None
-        return self._agent
+    def _new_claimer(self) -> Claimer[TaskLease]:
+        source = TaskSource(self._client.tasks, self._agent_id, self._handlers.task_types, self._reregister)
+        return Claimer(source, self._in_flight)
 
     async def until_idle(self) -> None:
         """Wait until no task is held and everything is reported."""
         await self._in_flight.wait_until_idle()
-        for outbox in self._outboxes():
-            await outbox.wait_until_sent()
+        await self._wait_until_sent()
 
     async def beat(self) -> None:
         """Send a heartbeat now. Cancellations in its response have taken effect when this returns."""
@@ -221,30 +204,17 @@ class TaskWorker:
     ) -> tuple[Outbox[TaskCompletion], Outbox[TaskFailure], Outbox[TaskReturn], Outbox[_PendingProgress]]:
         return self._completions, self._failures, self._returns, self._progress_updates
 
-    async def _shut_down(self, claimers: Sequence[Claimer]) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._options.grace):
-                for claimer in claimers:
-                    with _log_problems("could not give back the tasks of the last claim"):
-                        await claimer.release_pending_claim()
-                self._return_tasks(self._in_flight.drop_waiting())
-                await self._in_flight.wait_until_none_running()
-                await self._wait_until_sent()
-                return
-        count = self._in_flight.running_count
-        log.warning("%d tasks did not end within %g s; giving them back", count, self._options.grace)
-        self._return_tasks(self._in_flight.drop_running())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FINAL_REPORT_SECONDS):
-                await self._wait_until_sent()
+    async def _shut_down(self, claimers: Sequence[Claimer[TaskLease]]) -> None:
+        shutdown = Shutdown("tasks", self._in_flight, self._give_back, self._wait_until_sent)
+        await shutdown.run(claimers, self._options.grace)
 
     async def _wait_until_sent(self) -> None:
         for outbox in self._outboxes():
             await outbox.wait_until_sent()
 
-    def _return_tasks(self, returned: Iterable[TaskReturn]) -> None:
-        for item in returned:
-            self._returns.add(item)
+    async def _give_back(self, attempts: Sequence[HeldTask]) -> None:
+        for held in attempts:
+            self._returns.add(TaskReturn(held.id, held.token))
 
     # -- registration, attempts, outcomes ----------------------------------------------------------------------------
 
@@ -270,15 +240,15 @@ class TaskWorker:
             "run_id": self._run_id,
             **self._options.described,
         }
-        self._agent = await self._client.agents.register(self._agent_id, **options)
-        self._registered.set()
+        agent = await self._client.agents.register(self._agent_id, **options)
+        self._set_registered(agent)
         log.info(
             "working as agent %s on task types: %s", self._agent_id, ", ".join(self._handlers.task_types or ["all"])
         )
-        return self._agent
+        return agent
 
     async def _reregister(self) -> None:
-        with _log_problems("cannot register the agent again now"):
+        with log_problems("cannot register the agent again now"):
             await self._register()
 
     def _add_leases(self, leases: Sequence[TaskLease]) -> None:
@@ -290,13 +260,19 @@ class TaskWorker:
                 message = f"this worker has no function for task type {lease.task_type!r}"
                 self._failures.add(build_failure(lease, message, retryable=True))
             else:
-                attempts.append(HeldAttempt(handler.create_attempt(lease, self), handler))
+                attempts.append(HeldTask(handler.create_attempt(lease, self), handler))
         self._in_flight.add(attempts)
 
-    async def _run_attempt(self, held: HeldAttempt) -> Outcome:
-        return await held.handler.run(held.attempt, self._threads)
+    async def _run_attempt(self, held: HeldTask) -> Outcome:
+        try:
+            return await held.handler.run(held.attempt, self._threads)
+        except asyncio.CancelledError:
+            if held.is_dropped:
+                raise
+            # The function canceled itself, which counts as a failure.
+            return build_failure(held.attempt.lease, "the function was canceled")
 
-    def _on_ended(self, outcome: Outcome, held: HeldAttempt) -> None:
+    def _on_ended(self, outcome: Outcome, held: HeldTask) -> None:
         if isinstance(outcome, TaskCompletion):
             self._completions.add(outcome)
         elif isinstance(outcome, TaskFailure):
@@ -358,27 +334,8 @@ def _checkpoint_size(pending: _PendingProgress) -> int:
     return 0 if checkpoint is None else len(memoryview(checkpoint))
 
 
-async def _wait_until_stopped(stopping: asyncio.Event) -> None:
-    await stopping.wait()
-
-
 def _raise_first(tasks: Iterable[asyncio.Task[None]]) -> None:
     for task in tasks:
         error = None if task.cancelled() else task.exception()
         if error is not None and not is_agent_ending(error):
             raise error
-
-
-@contextlib.contextmanager
-def _log_problems(message: str) -> Iterator[None]:
-    """Log a `Problem` instead of raising it, for calls whose failure the worker tolerates."""
-    try:
-        yield
-    except Problem as problem:
-        log.warning("%s: %s", message, problem.detail)
-
-
-async def _cancel_and_wait(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)

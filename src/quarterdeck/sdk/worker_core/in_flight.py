@@ -1,11 +1,11 @@
-"""The attempts that a task worker holds: waiting, running, or ended and not yet reported.
+"""The attempts that a worker holds: waiting, running, or ended and not yet reported.
 
-Functions run in runners. A runner takes one attempt after another until none is waiting, and then ends. So 100 tasks
+Functions run in runners. A runner takes one attempt after another until none is waiting, and then ends. So 100 attempts
 need at most `concurrency` instances of `asyncio.Task`, not 100. A runner yields to the event loop after 32 attempts.
 All attempts of one runner share its context variables.
 
-The worker prefetches tasks only if they will start soon, because another worker could run a task that is waiting here.
-The mean duration of functions determines how many tasks are prefetched.
+The worker prefetches only what will start soon, because another worker could run an attempt that is waiting here. The
+mean duration of functions determines how many attempts are prefetched.
 """
 
 from __future__ import annotations
@@ -15,62 +15,66 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from quarterdeck.sdk.task_worker.attempt import Attempt, ThreadAttempt
-from quarterdeck.sdk.task_worker.handlers import Handler, Outcome, build_failure
-from quarterdeck.sdk.work_types import TaskReturn
-
+R = TypeVar("R")
+H = TypeVar("H", bound="HeldAttempt")
 PREFETCH_SECONDS = 0.25
-"""Tasks are prefetched only if they are expected to start within this time."""
-MEAN_WEIGHT = 0.05
-"""Weight of the latest function in the moving average of durations."""
+"""Attempts are prefetched only if they are expected to start within this time."""
 YIELD_EVERY = 32
 """Attempts after which a runner yields to the event loop."""
-RunAttempt = Callable[["HeldAttempt"], Coroutine[None, None, Outcome]]
 
 
 class HeldAttempt:
-    __slots__ = ("attempt", "handler", "is_dropped", "runner", "token")
+    """An attempt in progress. Each worker has its own subclass."""
 
-    def __init__(self, attempt: Attempt | ThreadAttempt, handler: Handler) -> None:
-        self.attempt = attempt
-        self.handler = handler
-        self.token = attempt.lease.attempt_token
+    __slots__ = ("has_ended", "id", "is_dropped", "runner", "token")
+
+    def __init__(self, id: str, token: str) -> None:
+        self.id = id
+        self.token = token
         self.runner: asyncio.Task[None] | None = None
         """Set while the attempt is running."""
+        self.has_ended = False
+        """The function has ended. The outcome may not be reported yet."""
         self.is_dropped = False
         """The outcome will not be reported."""
 
-    def to_task_return(self) -> TaskReturn:
-        return TaskReturn(self.attempt.lease.id, self.token)
+    def cancel(self, reason: str) -> None:
+        """Notify the function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     concurrency: int
     prefetch: int
+    mean_weight: float = 0.05
+    """Weight of the latest function in the moving average of durations."""
 
     @property
     def total(self) -> int:
         return self.concurrency + self.prefetch
 
 
-class InFlight:
-    def __init__(self, limits: Limits, run: RunAttempt, on_ended: Callable[[Outcome, HeldAttempt], None]) -> None:
+class InFlight(Generic[H, R]):
+    def __init__(
+        self, limits: Limits, run: Callable[[H], Coroutine[None, None, R]], on_ended: Callable[[R, H], None]
+    ) -> None:
         self._limits = limits
-        self._run = run
-        self._on_ended = on_ended
+        self._run: Callable[[H], Coroutine[None, None, R]] = run
+        self._on_ended: Callable[[R, H], None] = on_ended
         """Called with the outcome of each attempt that was not dropped."""
-        self._held: dict[str, HeldAttempt] = {}
-        self._waiting: deque[HeldAttempt] = deque()
-        self._running: dict[HeldAttempt, None] = {}
+        self._held: dict[str, H] = {}
+        self._waiting: deque[H] = deque()
+        self._running: dict[H, None] = {}
         self._runners: set[asyncio.Task[None]] = set()
         self._mean_seconds: float | None = None
         self._requested_count = 0
-        """Tasks that claims in transit have requested."""
+        """Attempts that claims in transit have requested."""
         self._slot_freed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._not_idle = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -80,8 +84,19 @@ class InFlight:
         return len(self._running)
 
     @property
-    def task_ids(self) -> list[str]:
-        return [held.attempt.lease.id for held in self._held.values()]
+    def held(self) -> list[H]:
+        return [*self._held.values()]
+
+    @property
+    def waiting(self) -> list[H]:
+        return [*self._waiting]
+
+    def is_held(self, attempt: H) -> bool:
+        return attempt.token in self._held
+
+    async def wait_until_held(self) -> None:
+        """Wait until an attempt is held."""
+        await self._not_idle.wait()
 
     async def wait_until_idle(self) -> None:
         """Wait until no attempt is held."""
@@ -90,9 +105,9 @@ class InFlight:
     # -- slots and starts ------------------------------------------------------------------------------------------
 
     def free_slots(self, limit: int) -> int:
-        """How many more tasks to claim now, up to `limit`. 0 if it is better to wait."""
+        """How many more attempts to claim now, up to `limit`. 0 if it is better to wait."""
         free = self._limits.concurrency + self._prefetch_count() - len(self._held) - self._requested_count
-        # While tasks are still waiting here, a small claim costs more than it gains.
+        # While attempts are still waiting here, a small claim costs more than it gains.
         if self._waiting and free < min(limit, self._limits.total // 4):
             return 0
         return max(0, min(free, limit))
@@ -113,13 +128,14 @@ class InFlight:
             self._requested_count -= count
             self._slot_freed.set()
 
-    def add(self, attempts: Iterable[HeldAttempt]) -> None:
+    def add(self, attempts: Iterable[H]) -> None:
         for held in attempts:
             if held.token not in self._held:  # a repeated claim may return it again
                 self._held[held.token] = held
                 self._waiting.append(held)
         if self._held:
             self._idle.clear()
+            self._not_idle.set()
         self._start_runners()
 
     def remove(self, token: str) -> None:
@@ -127,6 +143,7 @@ class InFlight:
         self._slot_freed.set()
         if not self._held:
             self._idle.set()
+            self._not_idle.clear()
 
     def _prefetch_count(self) -> int:
         if self._mean_seconds is None:
@@ -148,65 +165,64 @@ class InFlight:
 
     async def _run_waiting(self) -> None:
         this_task, clock = asyncio.current_task(), asyncio.get_running_loop().time
+        assert this_task is not None
         count = 0
-        while self._waiting:
+        # A function that cancels its own asyncio task ends this runner. Another one continues.
+        while self._waiting and not this_task.cancelling():
             held = self._waiting.popleft()
             held.runner = this_task
             self._running[held] = None
             started_at = clock()
             try:
                 outcome = await self._run(held)
-            except asyncio.CancelledError:
-                if held.is_dropped or (this_task is not None and this_task.cancelling()):
-                    raise
-                # The function canceled itself, which counts as a failure.
-                outcome = build_failure(held.attempt.lease, "the function was canceled")
             finally:
                 held.runner = None
+                held.has_ended = True
                 self._running.pop(held, None)
             if not held.is_dropped:
-                seconds = clock() - started_at
-                self._mean_seconds = (
-                    seconds
-                    if self._mean_seconds is None
-                    else self._mean_seconds + MEAN_WEIGHT * (seconds - self._mean_seconds)
-                )
+                self.record_duration(clock() - started_at)
                 self._on_ended(outcome, held)
             count += 1
             if count % YIELD_EVERY == 0:
                 self._slot_freed.set()
                 await asyncio.sleep(0)
 
+    def record_duration(self, seconds: float) -> None:
+        """Include the duration of a function in the mean that determines how many attempts are prefetched."""
+        mean_seconds = seconds if self._mean_seconds is None else self._mean_seconds
+        self._mean_seconds = mean_seconds + self._limits.mean_weight * (seconds - mean_seconds)
+
     # -- drops -----------------------------------------------------------------------------------------------------
 
-    def cancel(self, task_ids: Iterable[str], reason: str) -> None:
-        """Cancel these tasks. Waiting attempts are dropped. Running attempts are notified, and end on their own."""
-        canceled_ids = set(task_ids)
-        canceled = [held for held in self._held.values() if held.attempt.lease.id in canceled_ids]
+    def cancel(self, ids: Iterable[str], reason: str) -> None:
+        """Cancel these attempts. Waiting ones are dropped. Running ones are notified, and end on their own."""
+        canceled_ids = set(ids)
+        canceled = [held for held in self._held.values() if held.id in canceled_ids]
         for held in canceled:
-            held.attempt.cancel(reason)
+            held.cancel(reason)
         waiting = set(self._waiting)
-        self._drop([held for held in canceled if held in waiting])
+        self.drop([held for held in canceled if held in waiting])
 
-    def drop_waiting(self) -> list[TaskReturn]:
+    def drop_waiting(self) -> list[H]:
         """Drop the attempts that have not started. Returns them, so that they can be given back."""
-        return self._drop(list(self._waiting))
+        return self.drop(list(self._waiting))
 
-    def drop_running(self) -> list[TaskReturn]:
+    def drop_running(self) -> list[H]:
         """Drop the running attempts. Cancels coroutines. Notifies threads, but does not wait for them."""
-        return self._drop(list(self._running))
+        return self.drop(list(self._running))
 
     async def wait_until_none_running(self) -> None:
         while self._runners:
             await asyncio.wait(self._runners)
 
-    def _drop(self, dropped: Sequence[HeldAttempt]) -> list[TaskReturn]:
+    def drop(self, dropped: Sequence[H]) -> list[H]:
+        """Stop these attempts without a report. Returns them, so that they can be given back."""
         dropped_set = set(dropped)
         self._waiting = deque(held for held in self._waiting if held not in dropped_set)
         for held in dropped:
             held.is_dropped = True
-            held.attempt.cancel("stopping")
+            held.cancel("stopping")
             if held.runner is not None:
                 held.runner.cancel()
             self.remove(held.token)
-        return [held.to_task_return() for held in dropped]
+        return [*dropped]

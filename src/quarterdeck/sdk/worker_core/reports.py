@@ -1,8 +1,8 @@
 """Reports outcomes and progress of attempts in batches. Reports that accumulate during one call are sent in the next.
 
-There are no timers: an idle outbox sends immediately. Two calls may be in transit, so that the server can work on one
-while the other is being sent. Reports that could not be sent are retried for as long as the worker runs. A worker that
-cannot report keeps its tasks, so it claims nothing new.
+There are no timers: an idle outbox sends immediately. With two senders, the server can work on one call while the other
+is being sent. Reports that could not be sent are retried for as long as the worker runs. A worker that
+cannot report keeps its attempts, so it claims nothing new.
 
 The server names each report that it refuses (a reserved key, too many bytes). If the server refuses the whole batch
 because of one report (a character that cannot be stored), the outbox finds that report by halving the batch. The other
@@ -17,19 +17,15 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from quarterdeck.core.retry import Policy, backoff
 from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge, Unauthenticated
 from quarterdeck.sdk.types import ItemProblem
-from quarterdeck.sdk.work_types import TaskItem
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 E = TypeVar("E")
 RETRY_POLICY = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
-BATCH_MAX_REPORTS = 500
-BATCH_MAX_BYTES = 16 * 1024 * 1024
-SENDER_COUNT = 2
 SESSION_ENDED = "session_ended"
 PERMANENT_PROBLEMS: Mapping[int | None, type[Problem]] = {
     problem_type.status: problem_type for problem_type in (Invalid, TooLarge)
@@ -39,11 +35,29 @@ ITEM_OVERHEAD_BYTES = 512
 """Estimated bytes of a report in addition to its content."""
 
 
+class ReportedItem(Protocol):
+    """The server's reply to one report."""
+
+    @property
+    def error(self) -> ItemProblem | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLimits:
+    """Limits of the calls that an outbox makes."""
+
+    reports: int = 500
+    bytes: int = 16 * 1024 * 1024
+    senders: int = 2
+    """Calls in transit at the same time."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutboxCallbacks(Generic[E]):
     """The functions that an outbox calls to send reports and to handle the results."""
 
-    send: Callable[[Sequence[E]], Awaitable[Sequence[TaskItem]]]
+    send: Callable[[Sequence[E]], Awaitable[Sequence[ReportedItem]]]
+    """Returns one reply for each report, in the same order."""
     on_reported: Callable[[E, ItemProblem | None], None]
     """Called for each report that need not be sent again. The problem, if any, is the reason why it did not count."""
     on_refused: Callable[[E, Problem], None]
@@ -53,9 +67,10 @@ class OutboxCallbacks(Generic[E]):
 
 
 class Outbox(Generic[E]):
-    def __init__(self, name: str, callbacks: OutboxCallbacks[E]) -> None:
+    def __init__(self, name: str, callbacks: OutboxCallbacks[E], limits: OutboxLimits | None = None) -> None:
         self._name = name
         self._callbacks: OutboxCallbacks[E] = callbacks
+        self._limits = limits or OutboxLimits()
         self._waiting: deque[E] = deque()
         self._has_waiting = asyncio.Event()
         self._all_sent = asyncio.Event()
@@ -73,7 +88,7 @@ class Outbox(Generic[E]):
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as senders:
-            for _ in range(SENDER_COUNT):
+            for _ in range(self._limits.senders):
                 senders.create_task(self._run_sender())
 
     async def _run_sender(self) -> None:
@@ -101,21 +116,21 @@ class Outbox(Generic[E]):
                     self._all_sent.set()
 
     def _take_batch(self) -> list[E]:
-        if len(self._waiting) <= BATCH_MAX_REPORTS and self._fits_one_batch():
+        if len(self._waiting) <= self._limits.reports and self._fits_one_batch():
             batch = [*self._waiting]
             self._waiting.clear()
             return batch
         batch, size = [], 0
-        while self._waiting and len(batch) < BATCH_MAX_REPORTS:
+        while self._waiting and len(batch) < self._limits.reports:
             size += ITEM_OVERHEAD_BYTES + self._callbacks.size(self._waiting[0])
-            if batch and size > BATCH_MAX_BYTES:
+            if batch and size > self._limits.bytes:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
     def _fits_one_batch(self) -> bool:
         sizes = map(self._callbacks.size, self._waiting)
-        return len(self._waiting) * ITEM_OVERHEAD_BYTES + sum(sizes) <= BATCH_MAX_BYTES
+        return len(self._waiting) * ITEM_OVERHEAD_BYTES + sum(sizes) <= self._limits.bytes
 
     async def _try_send(self, batch: Sequence[E]) -> Sequence[E]:
         """Send a batch. Returns the reports that must be sent again."""
@@ -145,7 +160,7 @@ class Outbox(Generic[E]):
         self._callbacks.on_refused(batch[0], refusal)
         return []
 
-    def _needs_retry(self, report: E, item: TaskItem) -> bool:
+    def _needs_retry(self, report: E, item: ReportedItem) -> bool:
         problem = item.error
         if problem is not None and problem.is_temporary:
             return True
@@ -154,6 +169,11 @@ class Outbox(Generic[E]):
         else:
             self._callbacks.on_reported(report, problem)
         return False
+
+
+def storable_text(text: str) -> str:
+    """The text without lone surrogates and U+0000, which the server refuses."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 
 
 def _is_retryable(problem: Problem) -> bool:

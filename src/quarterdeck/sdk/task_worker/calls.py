@@ -1,7 +1,11 @@
-"""The heartbeat of a task worker: one for the agent, at the interval that the server requests.
+"""The calls of a task worker: claim tasks, give them back, and send the heartbeat of the agent.
 
-The heartbeat names all held tasks, and the response names those to cancel or pause. While the server is unreachable,
-the held tasks continue and the heartbeat is retried every second.
+Two claims run at once: while the tasks of one are started, the other is in transit. If the agent no longer exists, for
+example in a new database, it is registered again.
+
+There is one heartbeat for the agent, at the interval that the server requests. It names all held tasks, and the
+response names those to cancel or pause. While the server is unreachable, the held tasks continue and the heartbeat is
+retried every second.
 """
 
 from __future__ import annotations
@@ -12,20 +16,61 @@ import logging
 import resource
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from quarterdeck.sdk.agents import Agents
-from quarterdeck.sdk.errors import Fault, NotFound
-from quarterdeck.sdk.task_worker.in_flight import InFlight
+from quarterdeck.sdk.errors import Fault, NotFound, Problem
+from quarterdeck.sdk.task_worker.handlers import HeldTask, Outcome
+from quarterdeck.sdk.tasks import Tasks
+from quarterdeck.sdk.work_types import TaskLease, TaskReturn
+from quarterdeck.sdk.worker_core.in_flight import InFlight
 
 log = logging.getLogger("quarterdeck.sdk.worker")
-RETRY_SECONDS = 1.0
+CLAIM_MAX = 250
+CONCURRENT_CLAIMS = 2
+NO_AGENT, DRAINING, TERMINATED = "agent_not_found", "agent_draining", "agent_terminated"
+HEARTBEAT_RETRY_SECONDS = 1.0
 TASK_IDS_MAX = 1_000
 """The maximum number of tasks that one heartbeat can name."""
 
 
+class TaskSource:
+    noun = "tasks"
+
+    def __init__(
+        self, tasks: Tasks, agent_id: str, task_types: list[str] | None, register: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._tasks = tasks
+        self._agent_id = agent_id
+        self._task_types = task_types
+        self._register = register
+        self.limit = CLAIM_MAX
+
+    async def prepare(self) -> None:
+        """The worker registers its agent before it claims."""
+
+    async def claim(self, claim_id: str, limit: int, wait_seconds: float) -> Sequence[TaskLease]:
+        return await self._tasks.claim(
+            self._agent_id, claim_id, most=limit, wait_seconds=wait_seconds, task_types=self._task_types
+        )
+
+    async def release(self, leases: Sequence[TaskLease]) -> None:
+        await self._tasks.release([TaskReturn(lease.id, lease.attempt_token) for lease in leases])
+
+    async def handle_refusal(self, problem: Problem) -> None:
+        if not isinstance(problem, NotFound) or problem.code != NO_AGENT:
+            raise problem
+        log.warning("%s Registering it again.", problem.detail)
+        await self._register()
+
+
+def is_agent_ending(error: BaseException | None) -> bool:
+    """Whether the error means that the agent is draining or terminated, which is not a failure of the worker."""
+    return isinstance(error, Problem) and error.code in (DRAINING, TERMINATED)
+
+
 class HeartbeatSender:
-    def __init__(self, agents: Agents, in_flight: InFlight, agent_id: str) -> None:
+    def __init__(self, agents: Agents, in_flight: InFlight[HeldTask, Outcome], agent_id: str) -> None:
         self._agents = agents
         self._in_flight = in_flight
         self._agent_id = agent_id
@@ -43,7 +88,7 @@ class HeartbeatSender:
                 interval_seconds = await self.send()
             except Fault as fault:
                 log.warning("cannot send the heartbeat of %s now: %s", self._agent_id, fault.detail)
-                interval_seconds = min(interval_seconds, RETRY_SECONDS)
+                interval_seconds = min(interval_seconds, HEARTBEAT_RETRY_SECONDS)
             except NotFound as problem:
                 log.warning("%s Registering it again.", problem.detail)
                 await register()
@@ -57,7 +102,7 @@ class HeartbeatSender:
         memory_mb, cpu_percent = self._usage.measure()
         feedback = await self._agents.heartbeat(
             self._agent_id,
-            task_ids=self._in_flight.task_ids[:TASK_IDS_MAX],
+            task_ids=[held.id for held in self._in_flight.held][:TASK_IDS_MAX],
             memory_mb=memory_mb,
             cpu_percent=cpu_percent,
         )
