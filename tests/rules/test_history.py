@@ -174,6 +174,39 @@ def test_missing_events_below_the_floor_are_no_violation() -> None:
     assert {violation.promise for violation in violations(history)} == {"after-the-end"}
 
 
+@pytest.mark.parametrize(
+    ("event_type", "subject", "number"),
+    [
+        ("invocation.started", "well", 0),
+        ("invocation.started", "silent", 1),
+        ("invocation.started", "back", 1),
+        ("session.terminate", "left", 0),
+        ("session.terminate", "root", 0),
+    ],
+)
+def test_log_may_begin_with_a_started_attempt_or_inside_a_cascade(event_type: str, subject: str, number: int) -> None:
+    history = build_valid_history()
+    history.floor = history.find_event(event_type, subject, number)
+    history.events = history.events[history.floor :]
+    oldest = history.events[0].at
+    history.calls = [call for call in history.calls if call.ended >= oldest]
+    assert [violation.text() for violation in violations(history)] == []
+
+
+def test_log_may_begin_with_the_release_of_a_later_attempt() -> None:
+    """The event has the number of the attempt before, and the next attempt gets the number of the released one."""
+    history = build_valid_history()
+    history.invoke("twice")
+    history.complete(history.claim("twice", 1, "w1"), "w1", "retried", "pending")
+    history.claim("twice", 2, "w1")
+    history.floor = len(history.events)
+    history.change_state("twice", "released", "pending", 1)
+    history.complete(history.claim("twice", 2, "w2"), "w2")
+    history.events = history.events[history.floor :]
+    history.calls = [call for call in history.calls if call.ended >= history.events[0].at]
+    assert [violation.text() for violation in violations(history)] == []
+
+
 # -- outcomes
 
 

@@ -12,9 +12,9 @@ import pytest
 from quarterdeck.core.errors import Invalid
 from quarterdeck.domain.tasks.rules.states import TASK_STATES
 from quarterdeck.maintenance.history_checker.model import Outcome, Violation
+from quarterdeck.maintenance.history_checker.nouns import TASK
 from quarterdeck.maintenance.history_checker.reader import read_histories
 from quarterdeck.maintenance.history_checker.run import check_invariants
-from quarterdeck.maintenance.history_checker.task_replay import TRANSITIONS
 from tests.support.history_builder import ZONE
 from tests.support.task_history_builder import PlantTaskViolation, TaskHistoryBuilder, build_valid_task_history
 from tests.support.task_violations import TASK_VIOLATIONS, set_claimed_checkpoint
@@ -79,7 +79,7 @@ def test_checker_and_task_rules_have_the_same_transitions() -> None:
         (source, target) for table in TASK_STATES.transitions.values() for source, target in table.items()
     }
     checker_transitions = {
-        (before, after) for pairs in TRANSITIONS.values() for before, after in pairs if before != after
+        (before, after) for pairs in TASK.transitions.values() for before, after in pairs if before != after
     }
     # A new task starts as PENDING, or as FAILED if a dependency has failed.
     assert checker_transitions - task_transitions == {(None, "PENDING"), (None, "FAILED")}
@@ -128,8 +128,7 @@ def test_line_written_after_a_call_replaces_the_line_before_it(tmp_path: Path) -
     assert (call.outcome, call.location) == (Outcome.REFUSED, "h.jsonl:2")
     [call] = read_histories([write_lines(tmp_path / "h.jsonl", LINE)]).calls
     assert call.outcome is Outcome.UNKNOWN
-    assert call.task_data is not None
-    assert call.task_data.request.has_checkpoint
+    assert call.request.has_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from quarterdeck.maintenance.history_checker.model import (
     CallRequest,
     CallResponse,
     CascadeRow,
+    DependencyRow,
     EdgeRow,
     Evidence,
     InvocationRow,
@@ -24,8 +25,8 @@ from quarterdeck.maintenance.history_checker.model import (
     RecordedCall,
     Rows,
     SessionRow,
+    TaskRow,
 )
-from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskRow
 
 ZONE = "z"
 APP = "app"
@@ -140,8 +141,8 @@ class HistoryBuilder:
             op,
             ZONE,
             status,
-            msgspec.convert(request, CallRequest),
-            None if response is None else msgspec.convert(response, CallResponse),
+            msgspec.json.decode(msgspec.json.encode(request), type=CallRequest),
+            msgspec.json.decode(msgspec.json.encode(response), type=CallResponse | None),
             None,
             "h.jsonl",
             number + 1,

@@ -9,15 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import RecordedCall
-from quarterdeck.maintenance.history_checker.task_model import (
-    DependencyRow,
-    TaskCallData,
-    TaskLease,
-    TaskRequest,
-    TaskResponse,
-    TaskRow,
-)
+from quarterdeck.maintenance.history_checker.model import DependencyRow, RecordedCall, TaskLease, TaskRow
 from tests.support.history_builder import ZONE, ZONE_LIMITS, HistoryBuilder
 
 FAR_FUTURE = 2**60
@@ -25,18 +17,6 @@ FAR_FUTURE = 2**60
 
 class TaskHistoryBuilder(HistoryBuilder):
     """`HistoryBuilder` for tasks. The client of an agent has the agent's name."""
-
-    def add_task_call(
-        self, op: str, status: int | None, request: dict[str, object], response: object = None, client: str = "a"
-    ) -> RecordedCall:
-        """A recorded call about tasks. Request and response have the field names of the wire."""
-        call = self.add_call(op, status, request, response, client)
-        task_data = TaskCallData(
-            msgspec.json.decode(json.dumps(request), type=TaskRequest),
-            msgspec.json.decode(json.dumps(response), type=TaskResponse | None),
-        )
-        self.calls[-1] = task_call = msgspec.structs.replace(call, task_data=task_data)
-        return task_call
 
     # -- agents
 
@@ -67,7 +47,7 @@ class TaskHistoryBuilder(HistoryBuilder):
         )
         self.dependencies += [DependencyRow(ZONE, task_id, name) for name in dependencies]
         request: dict[str, object] = {"id": task_id, "idempotency_key": f"key-{task_id}"}
-        return self.add_task_call("task.create", 201, request, {"id": task_id, "status": state, "attempt": 0})
+        return self.add_call("task.create", 201, request, {"id": task_id, "status": state, "attempt": 0})
 
     def add_task_event(self, task_id: str, verb: str, after: str | None = None, **data: object) -> Event:
         """Add an event of a task, with or without a change of state."""
@@ -95,8 +75,8 @@ class TaskHistoryBuilder(HistoryBuilder):
             "checkpointData": checkpoint or {},
         }
         request: dict[str, object] = {"agentId": agent, "claimId": claim_id}
-        self.add_task_call("task.claim", 200, request, {"tasks": [lease]}, client=agent)
-        return msgspec.convert({**lease, "checkpointData": msgspec.Raw(b"{}")}, TaskLease)
+        self.add_call("task.claim", 200, request, {"tasks": [lease]}, client=agent)
+        return TaskLease(task_id, number, str(lease["attemptToken"]))
 
     def save_progress(
         self, lease: TaskLease, agent: str, step: str, checkpoint: object, status: int | None = 200
@@ -111,7 +91,7 @@ class TaskHistoryBuilder(HistoryBuilder):
         }
         response = {"id": lease.id, "status": "RUNNING"} if status == 200 else None
         self.clock += 20
-        return self.add_task_call("task.progress", status, request, response, client=agent)
+        return self.add_call("task.progress", status, request, response, client=agent)
 
     def complete_task(self, lease: TaskLease, agent: str) -> RecordedCall:
         self.add_task_event(lease.id, "completed", "COMPLETED")
@@ -125,7 +105,7 @@ class TaskHistoryBuilder(HistoryBuilder):
         """A report about an attempt, and its response."""
         request: dict[str, object] = {"id": lease.id, "attemptToken": lease.attempt_token}
         response = {"id": lease.id, "status": outcome} if status == 200 else {"error": outcome}
-        return self.add_task_call(op, status, request, response, client=agent)
+        return self.add_call(op, status, request, response, client=agent)
 
     def requeue_after_backoff(self, task_id: str) -> None:
         self.add_task_event(task_id, "requeued", "PENDING", reason="backoff")
@@ -147,8 +127,8 @@ def build_valid_task_history() -> TaskHistoryBuilder:
 def add_simple_tasks(history: TaskHistoryBuilder) -> None:
     """Tasks that complete (reported twice), are released, and fail until no retry is left."""
     history.create_task("well")
-    history.add_task_call("task.create", 200, {"id": "well", "idempotency_key": "key-well"}, {"id": "well"})
-    history.add_task_call("task.create", 400, {"id": "never"}, {"error": "unknown_dependency"})
+    history.add_call("task.create", 200, {"id": "well", "idempotency_key": "key-well"}, {"id": "well"})
+    history.add_call("task.create", 400, {"id": "never"}, {"error": "unknown_dependency"})
     lease = history.claim_task("well", "a1", claim_id="c1")
     history.complete_task(lease, "a1")
     history.report("task.complete", lease, "a1", 200, "COMPLETED")
@@ -204,7 +184,7 @@ def add_manual_changes(history: TaskHistoryBuilder) -> None:
     history.complete_task(history.claim_task("held", "a1"), "a1")
     history.create_task("dropped")
     history.add_task_event("dropped", "aborted", "ABORTED", final=True, reason="requested")
-    history.add_task_call("task.cancel", 200, {"id": "dropped"}, {"id": "dropped", "status": "ABORTED"})
+    history.add_call("task.cancel", 200, {"id": "dropped"}, {"id": "dropped", "status": "ABORTED"})
     history.add_task_event("exhausted", "requeued", "PENDING", reason="retry")
     history.complete_task(history.claim_task("exhausted", "a1"), "a1")
     history.add_task_event("well", "archived", "ARCHIVED")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quarterdeck.maintenance.history_checker.task_model import DependencyRow
+from quarterdeck.maintenance.history_checker.model import DependencyRow
 from tests.support.task_history_builder import PlantTaskViolation, TaskHistoryBuilder
 
 replace = msgspec.structs.replace
@@ -95,27 +95,20 @@ def progress_of_other_attempt(history: TaskHistoryBuilder) -> None:
 
 def one_token_for_two_clients(history: TaskHistoryBuilder) -> None:
     call = next(call for call in history.calls if call.op == "task.claim")
-    assert call.task_data is not None
-    request = replace(call.task_data.request, claim_id=None, agent_id=None)
-    history.calls.append(replace(call, client="a2", seq=9_000, task_data=replace(call.task_data, request=request)))
+    request = replace(call.request, task_claim_id=None, agent_id=None)
+    history.calls.append(replace(call, client="a2", seq=9_000, request=request))
 
 
 def two_tokens_for_one_attempt(history: TaskHistoryBuilder) -> None:
     call = next(call for call in history.calls if call.op == "task.claim")
-    assert call.task_data is not None
-    assert call.task_data.optional_response is not None
-    leases = [replace(lease, attempt_token="another") for lease in call.task_data.leases]
-    task_data = replace(call.task_data, optional_response=replace(call.task_data.optional_response, tasks=leases))
-    history.calls.append(replace(call, client="a2", seq=9_000, task_data=task_data))
+    response = replace(call.response, tasks=[replace(call.response.tasks[0], attempt_token="another")])
+    history.calls.append(replace(call, client="a2", seq=9_000, optional_response=response))
 
 
 def claimed_by_other_agent(history: TaskHistoryBuilder) -> None:
     index = next(i for i, call in enumerate(history.calls) if call.op == "task.claim")
-    task_data = history.calls[index].task_data
-    assert task_data is not None
-    history.calls[index] = replace(
-        history.calls[index], task_data=replace(task_data, request=replace(task_data.request, agent_id="a2"))
-    )
+    call = history.calls[index]
+    history.calls[index] = replace(call, request=replace(call.request, agent_id="a2"))
 
 
 MULTIPLE_HOLDERS: Sequence[PlantTaskViolation] = (
@@ -163,7 +156,7 @@ STALE_COMPLETIONS: Sequence[PlantTaskViolation] = (
 
 
 def task_lost(history: TaskHistoryBuilder) -> None:
-    history.add_task_call("task.create", 201, {"id": "gone"}, {"id": "gone", "status": "PENDING"})
+    history.add_call("task.create", 201, {"id": "gone"}, {"id": "gone", "status": "PENDING"})
 
 
 def completion_lost(history: TaskHistoryBuilder) -> None:
@@ -172,7 +165,7 @@ def completion_lost(history: TaskHistoryBuilder) -> None:
 
 
 def cancellation_lost(history: TaskHistoryBuilder) -> None:
-    history.add_task_call("task.cancel", 200, {"id": "held"}, {"id": "held", "status": "ABORTED"})
+    history.add_call("task.cancel", 200, {"id": "held"}, {"id": "held", "status": "ABORTED"})
 
 
 def progress_lost(history: TaskHistoryBuilder) -> None:
@@ -190,12 +183,12 @@ def refused_task_created(history: TaskHistoryBuilder) -> None:
 
 
 def created_twice(history: TaskHistoryBuilder) -> None:
-    history.add_task_call("task.create", 201, {"id": "back", "idempotency_key": "key-back"}, {"id": "back"})
+    history.add_call("task.create", 201, {"id": "back", "idempotency_key": "key-back"}, {"id": "back"})
 
 
 def two_tasks_for_one_key(history: TaskHistoryBuilder) -> None:
     history.create_task("twin")
-    history.add_task_call("task.create", 200, {"id": "twin", "idempotency_key": "key-back"}, {"id": "twin"})
+    history.add_call("task.create", 200, {"id": "twin", "idempotency_key": "key-back"}, {"id": "twin"})
 
 
 def logged_before_request(history: TaskHistoryBuilder) -> None:
@@ -322,15 +315,9 @@ DEPENDENCY_VIOLATIONS: Sequence[PlantTaskViolation] = (
 def set_claimed_checkpoint(history: TaskHistoryBuilder, content: bytes) -> None:
     """Change the checkpoint that the second attempt at the task `long` received."""
     for i, call in enumerate(history.calls):
-        if call.op == "task.claim" and call.task_data and call.task_data.leases[0].id == "long" and call.client == "a2":
-            assert call.task_data.optional_response is not None
-            lease = replace(call.task_data.leases[0], checkpoint_data=msgspec.Raw(content))
-            history.calls[i] = replace(
-                call,
-                task_data=replace(
-                    call.task_data, optional_response=replace(call.task_data.optional_response, tasks=[lease])
-                ),
-            )
+        if call.op == "task.claim" and call.response.tasks[0].id == "long" and call.client == "a2":
+            lease = replace(call.response.tasks[0], checkpoint_data=msgspec.Raw(content))
+            history.calls[i] = replace(call, optional_response=replace(call.response, tasks=[lease]))
 
 
 def resumed_without_checkpoint(history: TaskHistoryBuilder) -> None:

@@ -4,19 +4,20 @@ A client writes one line per call: the request, when it started and ended, and t
 (`docs/checking.md` describes the format). When the load has stopped, the checker reads all lines, the complete event
 log and the tables, and checks every invariant of sessions and tasks separately. The package `invariants` lists them.
 
-| module      | holds                                                                                    |
-|-------------|------------------------------------------------------------------------------------------|
-| run         | loads the event log and the rows from a snapshot, runs the invariants, builds the report |
-| reader      | reads recorded calls from files                                                          |
-| model       | calls, rows and violations; the outcome of a call                                        |
-| replay      | replays the event log: sessions and invocations at each position                         |
-| task_model  | `model` for tasks                                                                        |
-| task_replay | `replay` for tasks                                                                       |
-| attempts    | which attempt a completion belongs to, and how that attempt ended                        |
-| invariants  | one pure function per invariant                                                          |
+| module         | holds                                                                                    |
+|----------------|------------------------------------------------------------------------------------------|
+| run            | loads the event log and the rows from a snapshot, runs the invariants, builds the report |
+| reader         | reads recorded calls from files                                                          |
+| model          | calls, rows and violations; the outcome of a call                                        |
+| nouns          | the transitions and attempts of invocations, tasks and delegations, one row each         |
+| replay         | replays the event log: invocations and tasks at each position                            |
+| session_replay | replays the event log: sessions at each position                                         |
+| attempts       | which attempt a completion belongs to, and how that attempt ended                        |
+| invariants     | one pure function per invariant                                                          |
 
-`replay` implements the documentation and does not use the components' own rules, because code that shares their bugs
-could not find them.
+Another noun with attempts is one more row in `nouns`, and one more name in `replay.ATTEMPT_NOUNS`. `nouns` and the
+replays implement the documentation and do not use the components' own rules, because code that shares their bugs could
+not find them.
 
 A call with an **unknown outcome** (a lost connection, a time-out, 503 `outcome_unknown`) may or may not have taken
 effect. Both are allowed, but a partial effect is not: a row without its event, or an event without its row, is a

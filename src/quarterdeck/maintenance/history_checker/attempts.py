@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.maintenance.history_checker.model import Evidence, Op, RecordedCall, Ref
-from quarterdeck.maintenance.history_checker.replay import ATTEMPT_END_EVENTS, readable_events
-from quarterdeck.maintenance.history_checker.task_replay import ends_attempt, starts_attempt
+from quarterdeck.core.ids import Ref
+from quarterdeck.maintenance.history_checker.model import Evidence, Op, RecordedCall
+from quarterdeck.maintenance.history_checker.nouns import noun_events
+from quarterdeck.maintenance.history_checker.replay import ATTEMPT_NOUNS
 
 TASK_END_VERBS = {Op.TASK_COMPLETE: "completed", Op.TASK_FAIL: "failed", Op.TASK_RELEASE: "released"}
 """The verb in the event log for each accepted call that ends an attempt of a task."""
@@ -67,7 +68,7 @@ def attempt_numbers(evidence: Evidence) -> dict[AttemptToken, int]:
 
 def attempt_token_of(call: RecordedCall) -> AttemptToken:
     """The zone, the id and the attempt token of a request about an attempt."""
-    token = call.request.attempt_token if call.task_data is None else call.task_data.request.attempt_token
+    token = call.request.attempt_token or call.request.task_attempt_token
     return call.zone, call.request.id or "", token or ""
 
 
@@ -76,14 +77,14 @@ def accepted_completions(evidence: Evidence) -> Iterator[AcceptedCompletion]:
     numbers_by_token = attempt_numbers(evidence)
     ends_by_ref: dict[Ref, list[AttemptEnd]] = {(call.zone, call.request.id or ""): [] for call in calls}
     running_attempts: dict[Ref, int | None] = {}
-    for event, data in readable_events(evidence):
+    for noun, event, data in noun_events(evidence, *ATTEMPT_NOUNS):
         ref = (event.zone_id, event.subject)
         if ref not in ends_by_ref:
             continue
-        noun, _, verb = event.type.partition(".")
-        if event.type == "invocation.started" or starts_attempt(event):
+        if noun.starts_attempt(event):
             running_attempts[ref] = data.attempt
-        elif event.type in ATTEMPT_END_EVENTS or (noun == "task" and ends_attempt(event)):
+        elif noun.ends_attempt(event):
+            verb = event.type.removeprefix(f"{noun.name}.")
             # The number comes from the start event, because a release event has the number of the previous attempt.
             ends_by_ref[ref].append(AttemptEnd(running_attempts.get(ref, data.attempt), event.pos, verb))
     for call in calls:

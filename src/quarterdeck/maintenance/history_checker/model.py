@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskCallData, TaskRow
 
 # -- recorded calls ----------------------------------------------------------------------------------------------
 
@@ -51,6 +50,10 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+NULL = msgspec.Raw(b"null")
+NO_CHECKPOINT = msgspec.Raw(b"{}")
+
+
 class CallRequest(msgspec.Struct, frozen=True, gc=False):
     """The fields of a request that an invariant needs. Other fields are dropped."""
 
@@ -65,6 +68,17 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):
     target_session_id: str | None = None
     attempt_token: str | None = None
     status: str | None = None
+    # The names of the task API:
+    task_claim_id: str | None = msgspec.field(default=None, name="claimId")
+    task_attempt_token: str | None = msgspec.field(default=None, name="attemptToken")
+    agent_id: str | None = msgspec.field(default=None, name="agentId")
+    current_step: str | None = msgspec.field(default=None, name="currentStep")
+    checkpoint_data: msgspec.Raw = msgspec.field(default=NULL, name="checkpointData")
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the request saves a checkpoint for the next attempt."""
+        return bytes(self.checkpoint_data) != b"null"
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -75,6 +89,11 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     attempt_token: str
 
 
+class TaskLease(Lease, frozen=True, gc=False, rename="camel"):
+    attempt_token: str
+    checkpoint_data: msgspec.Raw = NO_CHECKPOINT
+
+
 class CallResponse(msgspec.Struct, frozen=True):
     id: str | None = None
     status: str | int | None = None
@@ -82,6 +101,7 @@ class CallResponse(msgspec.Struct, frozen=True):
     error: object = None
     """The code of a problem, or the error of an invocation, which can be any JSON value."""
     items: list[Lease] = []
+    tasks: list[TaskLease] = []
     attempt: int | None = None
     attempt_token: str | None = None
 
@@ -129,8 +149,6 @@ class RecordedCall(msgspec.Struct, gc=False):
     session: str | None = None
     file: str = ""
     line: int = 0
-    task_data: TaskCallData | None = None
-    """Set for calls about tasks."""
     is_write_ahead: bool = False
 
     @property
@@ -166,11 +184,10 @@ class RecordedCall(msgspec.Struct, gc=False):
         """The attempts that the response returned."""
         if self.outcome is not Outcome.DONE:
             return
-        yield from self.response.items
-        if self.op == Op.TASK_CLAIM and self.task_data is not None:
-            for lease in self.task_data.leases:
-                yield Lease(lease.id, lease.attempt, lease.attempt_token)
         response = self.response
+        yield from response.items
+        if self.op == Op.TASK_CLAIM:
+            yield from response.tasks
         if self.op == Op.START and self.request.id and response.attempt is not None and response.attempt_token:
             yield Lease(self.request.id, response.attempt, response.attempt_token)
 
@@ -178,8 +195,6 @@ class RecordedCall(msgspec.Struct, gc=False):
 # -- rows --------------------------------------------------------------------------------------------------------
 
 TERMINATED = "terminated"
-ENDED_STATES = frozenset({"succeeded", "failed", "timed_out", "canceled", "dead"})
-"""The final states of an invocation."""
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -214,6 +229,31 @@ class InvocationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     deadline_at: Millis | None
     lease_expires_at: Millis | None
     completed_at: Millis | None
+
+
+class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    id: str
+    status: str
+    attempt: int
+    final: int
+    waits_for: int
+    dependents_pending: int
+    available_at: Millis
+    timeout_at: Millis | None
+    updated_at: Millis
+    on_dependency_failure: str
+    agent_id: str | None
+    agent_status: str | None
+    """The status of the agent that holds the task or held it last."""
+    agent_stale_at: Millis | None
+    """When that agent becomes stale if it sends no other heartbeat."""
+
+
+class DependencyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    task_id: str
+    depends_on: str
 
 
 class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -283,6 +323,11 @@ class EventData(msgspec.Struct, frozen=True):
     agent_id: str | None = None
     quotas: dict[str, int | None] = {}
     attempt: int | None = None
+    final: bool = False
+    """A task will not be retried automatically."""
+    task_agent_id: str | None = msgspec.field(default=None, name="agentId")
+    progress_percent: int | None = msgspec.field(default=None, name="progressPercent")
+    current_step: str | None = msgspec.field(default=None, name="currentStep")
     service_id: str | None = None
     source_session_id: str | None = None
     target_session_id: str | None = None
@@ -319,7 +364,8 @@ class Evidence(msgspec.Struct, frozen=True):
     rows: Rows
 
     def successful_calls(self, *ops: Op) -> Iterator[RecordedCall]:
-        return (call for call in self.history if call.op in ops and call.outcome is Outcome.DONE)
+        names = frozenset[str](ops)
+        return (call for call in self.history if call.op in names and call.outcome is Outcome.DONE)
 
     @property
     def is_log_complete(self) -> bool:
@@ -349,5 +395,3 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 Invariant = Callable[[Evidence], Iterable[Violation]]
-Ref = tuple[str, str]
-"""(zone, id)"""

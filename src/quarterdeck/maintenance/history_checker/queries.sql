@@ -38,7 +38,7 @@ select s.zone_id, s.cascade_id, s.id
 from agent_sessions s where s.cascade_id is not null order by s.zone_id, s.id;
 
 -- name: history_tasks
--- Columns in the order of `task_model.TaskRow`, with the state of the agent that holds the task or held it last.
+-- Columns in the order of `model.TaskRow`, with the state of the agent that holds the task or held it last.
 select t.zone_id, t.id, t.status, t.attempt, t.final, t.waits, t.spreads, t.available_at, t.timeout_at, t.updated_at,
        t.on_dependency_failure, t.agent_id, a.status, p.last_seen_at + a.stale_threshold_seconds * 1000
 from agent_tasks t

@@ -14,17 +14,13 @@ import msgspec
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.maintenance.history_checker.model import CallRequest, CallResponse, HistoryLine, Op, RecordedCall
-from quarterdeck.maintenance.history_checker.task_model import TaskCallData, TaskRequest, TaskResponse
 
 LINE_MAX_BYTES = 32 << 20
 """Enough for a claim of 100 invocations with all their content."""
 OPS = frozenset(Op)
-TASK_OPS = frozenset(op for op in Op if op.startswith("task."))
 _decode_line = msgspec.json.Decoder(HistoryLine).decode
 _decode_request = msgspec.json.Decoder(CallRequest).decode
 _decode_response = msgspec.json.Decoder(CallResponse | None).decode
-_decode_task_request = msgspec.json.Decoder(TaskRequest).decode
-_decode_task_response = msgspec.json.Decoder(TaskResponse | None).decode
 
 
 class History(msgspec.Struct, frozen=True):
@@ -85,9 +81,6 @@ def _to_call(line: HistoryLine) -> RecordedCall:
         _decode_request(line.asked) if is_checked else CallRequest(),
         _decode_response(line.answer) if is_checked else None,
         line.session,
-        task_data=TaskCallData(_decode_task_request(line.asked), _decode_task_response(line.answer))
-        if line.op in TASK_OPS
-        else None,
         is_write_ahead=line.before,
     )
 

@@ -1,207 +1,84 @@
-"""Replays the event log: which sessions are live at each position, and the states of each invocation.
-
-It implements the documentation and does not use the components' own rules, because code that shares their bugs could
-not find them.
-"""
+"""Replays the event log: the state of each object with attempts, and the number of its attempt, at each position."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quarterdeck.core.clock import Millis
+from quarterdeck.core.ids import Ref
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import ENDED_STATES, EventData, Evidence, Ref, decode_event_data
+from quarterdeck.maintenance.history_checker.model import EventData, Evidence
+from quarterdeck.maintenance.history_checker.nouns import INVOCATION, TASK, Noun, noun_events
+
+ATTEMPT_NOUNS = (INVOCATION, TASK)
 
 
 @dataclass(slots=True)
-class ReplayedSession:
-    """One session at the current position of the replay."""
+class ReplayedObject:
+    """One invocation or task at the current position of the replay."""
 
-    zone_id: str
-    id: str
-    application_id: str
-    parent_id: str | None
-    root_id: str
-    depth: int
-    expires_at: Millis
-    spawned_pos: int
-    ended_pos: int | None = None
-    """The position at which it ended: its own termination event, or the start of a cascade that includes it."""
-    terminated_pos: int | None = None
-    """The position of its own termination event."""
-    terminated_at: Millis | None = None
-    is_suspended: bool = False
-
-    def is_live(self, now: Millis) -> bool:
-        """An expired session is not live, even before a sweep ends it."""
-        return self.ended_pos is None and self.expires_at > now
-
-
-class SessionReplay:
-    """All sessions up to the current position of the replay."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        self._sessions: dict[Ref, ReplayedSession] = {}
-        self._children: dict[Ref, list[str]] = {}
-        self._live_ids: dict[str, dict[str, None]] = {}
-        """By zone, the ids of the sessions that have not ended. A cascade over a whole zone ends them all."""
-        self._marked_ids: dict[Ref, list[str]] = {}
-        """By cascade, the ids of the sessions that it marked."""
-        for row in evidence.rows.marked_sessions:
-            self._marked_ids.setdefault((row.zone_id, row.cascade_id), []).append(row.id)
-        if not evidence.is_log_complete:
-            self._load_earlier_sessions(evidence)
-
-    def _load_earlier_sessions(self, evidence: Evidence) -> None:
-        """Add the sessions that were spawned before the oldest stored event, from their rows."""
-        oldest = next(iter(evidence.log), None)
-        for row in evidence.rows.sessions:
-            if oldest is None or row.spawned_at < oldest.at:
-                session = self._add(
-                    ReplayedSession(
-                        row.zone_id,
-                        row.id,
-                        row.application_id,
-                        row.parent_id,
-                        row.root_id,
-                        row.depth,
-                        row.expires_at,
-                        0,
-                    )
-                )
-                if row.terminated_at is not None and (oldest is None or row.terminated_at < oldest.at):
-                    self._mark_ended(session, 0)
-
-    def __iter__(self) -> Iterator[ReplayedSession]:
-        return iter(self._sessions.values())
-
-    def get(self, zone_id: str, session_id: str | None) -> ReplayedSession | None:
-        return None if session_id is None else self._sessions.get((zone_id, session_id))
-
-    def apply(self, event: Event, data: EventData) -> Sequence[ReplayedSession]:
-        """Apply an event. Returns the live sessions that it ended."""
-        match event.type:
-            case "session.spawn":
-                if (event.zone_id, event.subject) not in self._sessions:
-                    self._add(_spawned_session(event, data))
-            case "session.terminate":
-                return self._terminate(event)
-            case "cascade.begin":
-                return [self._mark_ended(session, event.pos) for session in self._cascade_targets(event, data)]
-            case "session.suspend" | "session.resume":
-                if session := self.get(event.zone_id, event.subject):
-                    session.is_suspended = event.to_state == "suspended"
-        return ()
-
-    def _add(self, session: ReplayedSession) -> ReplayedSession:
-        self._sessions[session.zone_id, session.id] = session
-        self._live_ids.setdefault(session.zone_id, {})[session.id] = None
-        if session.parent_id is not None:
-            self._children.setdefault((session.zone_id, session.parent_id), []).append(session.id)
-        return session
-
-    def _terminate(self, event: Event) -> Sequence[ReplayedSession]:
-        session = self.get(event.zone_id, event.subject)
-        if session is None or session.terminated_pos is not None:
-            return ()
-        session.terminated_pos, session.terminated_at = event.pos, event.at
-        return [self._mark_ended(session, event.pos)] if session.ended_pos is None else ()
-
-    def _mark_ended(self, session: ReplayedSession, pos: int) -> ReplayedSession:
-        session.ended_pos = pos
-        self._live_ids.get(session.zone_id, {}).pop(session.id, None)
-        return session
-
-    def _cascade_targets(self, event: Event, data: EventData) -> list[ReplayedSession]:
-        """The live sessions that a cascade ends: the named session, its descendants, and any other session that the
-        cascade marked. If the event names no session, the cascade ends all live sessions in the zone."""
-        zone_id, root = event.zone_id, self.get(event.zone_id, event.subject)
-        if root is None:
-            targets = [self.get(zone_id, session_id) for session_id in self._live_ids.get(zone_id, ())]
-        else:
-            # Revoking a delegation may end several trees in one cascade. The event names only the first tree.
-            marked_ids = self._marked_ids.get((zone_id, data.cascade_id or ""), ())
-            targets = [*self.subtree(root), *(self.get(zone_id, session_id) for session_id in marked_ids)]
-        live_targets = {session.id: session for session in targets if session and session.ended_pos is None}
-        return [*live_targets.values()]
-
-    def subtree(self, root: ReplayedSession) -> Iterator[ReplayedSession]:
-        """A session and all its descendants, including ended ones: an ended session may have live descendants."""
-        stack, seen = [root], {root.id}
-        while stack:
-            session = stack.pop()
-            yield session
-            for child in self.children(session):
-                if child.id not in seen:
-                    seen.add(child.id)
-                    stack.append(child)
-
-    def children(self, session: ReplayedSession) -> Iterator[ReplayedSession]:
-        for child_id in self._children.get((session.zone_id, session.id), ()):
-            if child := self.get(session.zone_id, child_id):
-                yield child
-
-
-def _spawned_session(event: Event, data: EventData) -> ReplayedSession:
-    expires_at = data.expires_at_ms
-    return ReplayedSession(
-        event.zone_id,
-        event.subject,
-        data.application_id or "",
-        data.parent_id,
-        data.root_id or event.subject,
-        data.depth,
-        # A session without an expiry never expires.
-        2**63 if expires_at is None else expires_at,
-        event.pos,
-    )
-
-
-def replay_sessions(evidence: Evidence) -> SessionReplay:
-    """The sessions after a replay of the complete event log."""
-    sessions = SessionReplay(evidence)
-    for event, data in readable_events(evidence):
-        sessions.apply(event, data)
-    return sessions
-
-
-def readable_events(evidence: Evidence) -> Iterator[tuple[Event, EventData]]:
-    """The events with valid data. The invariant `story` reports malformed data."""
-    for event in evidence.log:
-        data = decode_event_data(event)
-        if data is not None:
-            yield event, data
-
-
-# -- invocations -------------------------------------------------------------------------------------------------
-
-INVOCATION_STATE_AFTER = {
-    "invocation.created": "pending",
-    "invocation.started": "running",
-    "invocation.retried": "pending",
-    "invocation.released": "pending",
-    "invocation.cancel_requested": "running",
-    **{f"invocation.{state}": state for state in ENDED_STATES},
-}
-INVOCATION_STATES_BEFORE: dict[str, frozenset[str | None]] = {
-    "invocation.created": frozenset({None}),
-    "invocation.started": frozenset({"pending"}),
-    "invocation.canceled": frozenset({"pending", "running"}),
-    **{
-        f"invocation.{verb}": frozenset({"running"})
-        for verb in ("retried", "released", "cancel_requested", "succeeded", "failed", "timed_out", "dead")
-    },
-}
-ATTEMPT_END_EVENTS = frozenset({"invocation.retried", "invocation.released"}) | {
-    f"invocation.{state}" for state in ENDED_STATES
-}
-
-
-@dataclass(slots=True)
-class ReplayedInvocation:
-    """One invocation at the current position of the replay."""
-
+    noun: Noun
     state: str | None = None
     attempt: int = 0
     """The number of the running attempt, or of the last counted one."""
+    is_final: bool = False
+    """A task that failed or was aborted, and will not be retried automatically."""
+    is_completed: bool = False
+    """A task that was COMPLETED, and may have been archived since."""
+    last_progress: tuple[int | None, str | None] | None = None
+    """The last reported progress of the running attempt of a task."""
+
+    @property
+    def is_held(self) -> bool:
+        return self.state in self.noun.held_states
+
+    def apply(self, event: Event, data: EventData) -> None:
+        if self.noun.starts_attempt(event):
+            self.attempt = self.attempt if data.attempt is None else data.attempt
+            self.last_progress = None
+        elif self.noun.releases_attempt(event):
+            self.attempt = max(0, self.attempt - 1)
+        if self.state not in self.noun.final_states:
+            _, self.state = self.noun.transition(event, self.state)
+        if self.noun is TASK:
+            self._apply_to_task(event, data)
+
+    def _apply_to_task(self, event: Event, data: EventData) -> None:
+        if event.type == "task.progressed":
+            self.last_progress = (data.progress_percent, data.current_step)
+        elif event.type == "task.completed":
+            self.is_completed = True
+        if self.state in ("FAILED", "ABORTED"):
+            self.is_final = data.final
+        elif self.state != "ARCHIVED":
+            self.is_final = False
+
+
+class Replay:
+    """All objects of the given nouns up to the current position of the replay."""
+
+    def __init__(self, evidence: Evidence, *nouns: Noun) -> None:
+        self._evidence = evidence
+        self._nouns = nouns
+        self._objects: dict[tuple[str, str, str], ReplayedObject] = {}
+        """By noun, zone and id."""
+
+    def get(self, noun: Noun, ref: Ref) -> ReplayedObject | None:
+        return self._objects.get((noun.name, *ref))
+
+    def walk(self) -> Iterator[tuple[Event, EventData, ReplayedObject]]:
+        """Yield each event with valid data, and its subject in the state before the event."""
+        for noun, event, data in noun_events(self._evidence, *self._nouns):
+            key = (noun.name, event.zone_id, event.subject)
+            subject = self._objects.get(key)
+            if subject is None:
+                subject = self._objects[key] = self._initial_object(noun, event, data)
+            yield event, data, subject
+            subject.apply(event, data)
+
+    def _initial_object(self, noun: Noun, event: Event, data: EventData) -> ReplayedObject:
+        if self._evidence.is_log_complete or event.from_state is None:
+            return ReplayedObject(noun)
+        # Derive the state before the oldest stored event of the object from that event.
+        attempt = (data.attempt or 0) - noun.starts_attempt(event) + noun.releases_attempt(event)
+        return ReplayedObject(noun, event.from_state, attempt, is_completed=event.from_state == "COMPLETED")

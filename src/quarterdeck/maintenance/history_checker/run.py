@@ -13,6 +13,7 @@ from quarterdeck.engine.event_log import Event
 from quarterdeck.maintenance.history_checker.invariants import INVARIANTS
 from quarterdeck.maintenance.history_checker.model import (
     CascadeRow,
+    DependencyRow,
     EdgeRow,
     Evidence,
     InvocationRow,
@@ -23,11 +24,11 @@ from quarterdeck.maintenance.history_checker.model import (
     Rows,
     ServiceRow,
     SessionRow,
+    TaskRow,
     Violation,
 )
 from quarterdeck.maintenance.history_checker.queries import Q
 from quarterdeck.maintenance.history_checker.reader import History
-from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskRow
 from quarterdeck.maintenance.queries import Q as MAINTENANCE_Q
 from quarterdeck.maintenance.snapshot import Snapshot, first_row
 from quarterdeck.store.interface import decode

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.ids import Ref
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import EventData, Evidence, Ref, Violation
-from quarterdeck.maintenance.history_checker.replay import readable_events
+from quarterdeck.maintenance.history_checker.model import EventData, Evidence, Violation
+from quarterdeck.maintenance.history_checker.session_replay import readable_events
 
 NAME = "narrowing"
 NEVER_EXPIRES = 2**63

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarterdeck.maintenance.history_checker.model import Evidence, Ref, Violation
-from quarterdeck.maintenance.history_checker.task_replay import TaskReplay, starts_attempt
+from quarterdeck.core.ids import Ref
+from quarterdeck.maintenance.history_checker.model import Evidence, Violation
+from quarterdeck.maintenance.history_checker.nouns import TASK
+from quarterdeck.maintenance.history_checker.replay import Replay
 
 NAME = "dependencies"
 
@@ -31,14 +33,14 @@ class TaskDependencies:
             if row.on_dependency_failure == "run" and (row.zone_id, row.id) in self.dependencies
         }
 
-    def first_unmet(self, ref: Ref, replay: TaskReplay) -> str | None:
+    def first_unmet(self, ref: Ref, replay: Replay) -> str | None:
         """The first unmet dependency at the current position, or None.
 
         If the beginning of the event log was deleted, a dependency without events may have ended before the oldest
         stored event. It counts as met.
         """
         for dependency_id in self.dependencies.get(ref, ()):
-            task = replay.get((ref[0], dependency_id))
+            task = replay.get(TASK, (ref[0], dependency_id))
             if task is None and self._is_log_complete:
                 return dependency_id
             if task is not None and not (task.is_completed or (task.is_final and ref in self._runs_after_failure)):
@@ -47,7 +49,7 @@ class TaskDependencies:
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
-    task_dependencies, replay = TaskDependencies(evidence), TaskReplay(evidence)
+    task_dependencies, replay = TaskDependencies(evidence), Replay(evidence, TASK)
     violations_by_task: dict[Ref, list[Violation]] = {}
     blocked_tasks: set[Ref] = set()
     for event, _, _ in replay.walk():
@@ -63,7 +65,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         elif event.type in ("task.created", "task.requeued"):
             # A manual retry waits again for dependencies that were retried as well.
             (blocked_tasks.discard if task_dependencies.first_unmet(ref, replay) is None else blocked_tasks.add)(ref)
-        elif starts_attempt(event):
+        elif TASK.starts_attempt(event):
             if (dependency_id := task_dependencies.first_unmet(ref, replay)) is not None:
                 detail = f"task {ref[1]} started before its dependency {dependency_id} had ended"
             elif ref in blocked_tasks:

@@ -10,17 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import Evidence, Violation, decode_event_data
-from quarterdeck.maintenance.history_checker.replay import SessionReplay
-from quarterdeck.maintenance.history_checker.task_model import TaskEventData, decode_task_event_data
-from quarterdeck.maintenance.history_checker.task_replay import (
-    TASK_PREFIX,
-    TRANSITIONS,
-    UNSTARTED_FAILURE_REASONS,
-    ReplayedTask,
-    TaskReplay,
-    starts_attempt,
-)
+from quarterdeck.maintenance.history_checker.model import EventData, Evidence, Violation, decode_event_data
+from quarterdeck.maintenance.history_checker.nouns import TASK
+from quarterdeck.maintenance.history_checker.replay import ATTEMPT_NOUNS, Replay, ReplayedObject
+from quarterdeck.maintenance.history_checker.session_replay import SessionReplay
 
 NAME = "story"
 SESSION_EVENTS = ("session.spawn", "session.suspend", "session.resume", "session.terminate")
@@ -34,15 +27,14 @@ def check(evidence: Evidence) -> Iterator[Violation]:
         if previous is not None and event.pos != previous.pos + 1:
             yield _violation(event, f"the previous event is at position {previous.pos}")
         previous = event
-        data = decode_event_data(event)
+        data = TASK.decode_data(event) if event.type.startswith("task.") else decode_event_data(event)
         if data is None:
             yield _violation(event, f"the data of {event.type} is malformed")
             continue
         if event.type in SESSION_EVENTS:
             yield from _check_session(evidence, event, sessions, states)
         sessions.apply(event, data)
-    for task_event, detail in _check_tasks(evidence):
-        yield _violation(task_event, detail)
+    yield from _check_states(evidence)
 
 
 def _check_session(
@@ -59,8 +51,9 @@ def _check_session(
     elif event.type == "session.terminate":
         if session.terminated_pos is not None:
             yield _violation(event, f"session {event.subject} was already terminated at {session.terminated_pos}")
+        # A child with `ended_pos` 0 ended below the floor, where its own termination event may be, too.
         open_children = [
-            child.id for child in sessions.children(session) if child.ended_pos is None or not child.terminated_pos
+            child.id for child in sessions.children(session) if child.ended_pos != 0 and not child.terminated_pos
         ]
         if open_children:
             yield _violation(event, f"session {event.subject} ended before its child {open_children[0]}")
@@ -73,40 +66,47 @@ def _violation(event: Event, detail: str) -> Violation:
     return Violation(NAME, event.zone_id, event.subject, detail, event.pos)
 
 
-EventDetail = tuple[Event, str]
-"""(event, what is wrong with it)"""
+# -- states --------------------------------------------------------------------------------------------------------
+
 MANUAL_RETRY = "retry"
 """The `reason` of a `task.requeued` event that a client's retry caused."""
+UNSTARTED_FAILURE_REASONS = frozenset({"dependency_failed", "dependency_cycle"})
+"""The reasons for which a task can fail while no agent holds it."""
 
 
-def _check_tasks(evidence: Evidence) -> Iterator[EventDetail]:
-    yield from _malformed_task_events(evidence)
-    for event, data, task in TaskReplay(evidence).walk():
-        if starts_attempt(event) and task.is_held:
+def _check_states(evidence: Evidence) -> Iterator[Violation]:
+    for event, data, subject in Replay(evidence, *ATTEMPT_NOUNS).walk():
+        noun = subject.noun
+        if noun.starts_attempt(event) and subject.is_held:
             # The invariant `one-holder` reports this.
             continue
-        if (detail := _violation_detail(event, data, task)) is not None:
-            yield event, detail
+        detail = _transition_detail(event, subject)
+        if detail is not None:
+            yield Violation(noun.transition_invariant, event.zone_id, event.subject, detail, event.pos)
+        elif noun is TASK and (detail := _task_detail(event, data, subject)) is not None:
+            yield _violation(event, detail)
 
 
-def _malformed_task_events(evidence: Evidence) -> Iterator[EventDetail]:
-    for event in evidence.log:
-        if event.type.startswith(TASK_PREFIX) and decode_task_event_data(event) is None:
-            yield event, f"the data of {event.type} is malformed"
+def _transition_detail(event: Event, subject: ReplayedObject) -> str | None:
+    noun = subject.noun
+    before, after = noun.transition(event, subject.state)
+    if before == subject.state and (before, after) in noun.transitions.get(event.type, ()):
+        return None
+    if event.type not in noun.transitions:
+        return f"{event.type} of {event.subject} is not a known {noun.name} event"
+    verb, state = event.type.removeprefix(f"{noun.name}."), subject.state or "unknown"
+    if before != subject.state:
+        return f"{noun.name} {event.subject} was {verb} from {before}, but its state was {state}"
+    return noun.forbidden_text.format(
+        noun=noun.name, id=event.subject, verb=verb, before=before, after=after, state=state
+    )
 
 
-def _violation_detail(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
-    task_id, verb = event.subject, event.type.removeprefix(TASK_PREFIX)
-    if event.type not in TRANSITIONS:
-        return f"{event.type} of {task_id} is not a known task event"
-    if event.from_state != task.state:
-        return f"task {task_id} was {verb} from {event.from_state}, but its state was {task.state or 'unknown'}"
-    if (event.from_state, event.to_state) not in TRANSITIONS[event.type]:
-        return f"task {task_id} was {verb}, which does not lead from {event.from_state} to {event.to_state}"
+def _task_detail(event: Event, data: EventData, task: ReplayedObject) -> str | None:
     if event.type == "task.failed" and not task.is_held and data.reason not in UNSTARTED_FAILURE_REASONS:
-        return f"task {task_id} failed ({data.reason}), but no agent held it"
+        return f"task {event.subject} failed ({data.reason}), but no agent held it"
     if event.type == "task.requeued" and task.is_final and data.reason != MANUAL_RETRY:
-        return f"task {task_id} had ended permanently, but was requeued ({data.reason})"
+        return f"task {event.subject} had ended permanently, but was requeued ({data.reason})"
     if event.type == "task.progressed" and (data.progress_percent, data.current_step) == task.last_progress:
-        return f"the progress of {task_id} was recorded twice"
+        return f"the progress of {event.subject} was recorded twice"
     return None

@@ -18,10 +18,11 @@ from functools import lru_cache
 import msgspec
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.zones.model import CEILINGS
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import Evidence, Ref, Violation
-from quarterdeck.maintenance.history_checker.replay import ReplayedSession, SessionReplay, readable_events
+from quarterdeck.maintenance.history_checker.model import Evidence, Violation
+from quarterdeck.maintenance.history_checker.session_replay import ReplayedSession, SessionReplay, readable_events
 
 NAME = "limits"
 CounterKey = tuple[str, str, str]

@@ -10,26 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quarterdeck.core.ids import Ref
 from quarterdeck.engine.event_log import Event
 from quarterdeck.maintenance.history_checker.invariants.no_lost_acks import CREATE_EVENTS
-from quarterdeck.maintenance.history_checker.model import EventData, Evidence, RecordedCall, Ref, Violation
-from quarterdeck.maintenance.history_checker.replay import ReplayedSession, SessionReplay, readable_events
-from quarterdeck.maintenance.history_checker.task_model import decode_task_event_data
-from quarterdeck.maintenance.history_checker.task_replay import starts_attempt
+from quarterdeck.maintenance.history_checker.model import EventData, Evidence, RecordedCall, Violation
+from quarterdeck.maintenance.history_checker.nouns import TASK
+from quarterdeck.maintenance.history_checker.session_replay import ReplayedSession, SessionReplay, readable_events
 
 NAME = "after-the-end"
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
     sessions, calls_by_event = SessionReplay(evidence), _calls_for_sessions(evidence)
+    lost_positions: dict[Ref, int] = {}
     for event, data in readable_events(evidence):
         for session_id, action in _acting_sessions(event, data):
             if session := sessions.get(event.zone_id, session_id):
                 yield from _check_session(event, session, action)
         if call := calls_by_event.pop((event.type, event.zone_id, event.subject), None):
             yield from _check_caller(event, call, sessions.get(call.zone, call.session))
+        yield from _check_agent(event, data, lost_positions)
         sessions.apply(event, data)
-    yield from _check_tasks(evidence)
 
 
 def _calls_for_sessions(evidence: Evidence) -> dict[tuple[str, str, str], RecordedCall]:
@@ -91,18 +92,15 @@ LOST_STATES = frozenset({"ERROR", "TERMINATED"})
 """The states of stale and terminated agents."""
 
 
-def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
-    lost_positions: dict[Ref, int] = {}
-    """For each stale or terminated agent, the position at which it became stale or terminated."""
-    for event in evidence.log:
-        if event.type.startswith("agent.") and event.to_state is not None:
-            ref = (event.zone_id, event.subject)
-            if event.to_state in LOST_STATES:
-                lost_positions[ref] = event.pos
-            else:
-                lost_positions.pop(ref, None)
-        elif starts_attempt(event) and (data := decode_task_event_data(event)) is not None:
-            pos = lost_positions.get((event.zone_id, data.agent_id or ""))
-            if pos is not None:
-                detail = f"agent {data.agent_id} started {event.subject}, but had been stale or terminated since {pos}"
-                yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
+def _check_agent(event: Event, data: EventData, lost_positions: dict[Ref, int]) -> Iterator[Violation]:
+    """Check the agent that starts an attempt. Keeps the positions at which agents became stale or terminated."""
+    if event.type.startswith("agent.") and event.to_state is not None:
+        lost_positions.pop((event.zone_id, event.subject), None)
+        if event.to_state in LOST_STATES:
+            lost_positions[event.zone_id, event.subject] = event.pos
+    elif TASK.starts_attempt(event):
+        agent_id = data.task_agent_id
+        pos = lost_positions.get((event.zone_id, agent_id or ""))
+        if pos is not None:
+            detail = f"agent {agent_id} started {event.subject}, but had been stale or terminated since {pos}"
+            yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)

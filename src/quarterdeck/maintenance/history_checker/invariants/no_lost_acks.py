@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from quarterdeck.core.ids import Ref
 from quarterdeck.engine.event_log import Event
 from quarterdeck.maintenance.history_checker.attempts import accepted_completions, attempt_numbers, attempt_token_of
-from quarterdeck.maintenance.history_checker.model import EventData, Evidence, Op, RecordedCall, Ref, Violation
-from quarterdeck.maintenance.history_checker.replay import SessionReplay, readable_events
-from quarterdeck.maintenance.history_checker.task_replay import TaskReplay
+from quarterdeck.maintenance.history_checker.model import EventData, Evidence, Op, RecordedCall, Violation
+from quarterdeck.maintenance.history_checker.nouns import TASK, noun_events
+from quarterdeck.maintenance.history_checker.session_replay import SessionReplay, readable_events
 
 NAME = "acknowledged"
 CREATE_EVENTS: Mapping[str, str] = {
@@ -128,11 +129,11 @@ def _check_progress(evidence: Evidence) -> Iterator[Violation]:
     numbers_by_token = attempt_numbers(evidence)
     steps = {
         (event.zone_id, event.subject, data.attempt, data.current_step)
-        for event, data, _ in TaskReplay(evidence).walk()
+        for _, event, data in noun_events(evidence, TASK)
         if event.type == "task.progressed"
     }
     for call in evidence.successful_calls(Op.TASK_PROGRESS):
-        step = call.task_data.request.current_step if call.task_data else None
+        step = call.request.current_step
         attempt = numbers_by_token.get(attempt_token_of(call))
         if step is None or attempt is None:
             continue

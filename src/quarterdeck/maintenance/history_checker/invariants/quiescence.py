@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from quarterdeck.core.clock import MINUTE, Millis
+from quarterdeck.core.ids import Ref
 from quarterdeck.maintenance.history_checker.model import (
-    ENDED_STATES,
     EdgeRow,
     Evidence,
     InvocationRow,
-    Ref,
     SessionRow,
+    TaskRow,
     Violation,
 )
-from quarterdeck.maintenance.history_checker.task_model import TaskRow
-from quarterdeck.maintenance.history_checker.task_replay import HELD_STATES
+from quarterdeck.maintenance.history_checker.nouns import INVOCATION, TASK
 
 NAME = "rest"
 OVERDUE_AFTER = 2 * MINUTE
@@ -41,7 +40,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     for session in rows.sessions:
         yield from _check_session(session, ended_sessions)
     for invocation in rows.invocations:
-        if invocation.status not in ENDED_STATES:
+        if invocation.status not in INVOCATION.final_states:
             yield from _check_invocation(invocation, ended_sessions)
     for edge in rows.edges:
         if edge.status == "active":
@@ -126,7 +125,7 @@ def _stuck_reason(row: TaskRow, is_long_past: IsLongPast) -> str | None:
         return "its dependents were not unblocked"
     if row.waits_for == WAITS_FOR_TIME and is_long_past(row.available_at):
         return "the time it is waiting for passed long ago"
-    if row.status not in HELD_STATES:
+    if row.status not in TASK.held_states:
         return None
     if row.agent_status is None or row.agent_status in ("ERROR", "TERMINATED"):
         return f"its agent {row.agent_id} is {row.agent_status or 'missing'}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from quarterdeck.maintenance.history_checker.invariants.no_lost_acks import CREATE_EVENTS
 from quarterdeck.maintenance.history_checker.model import Evidence, Op, Outcome, RecordedCall, Violation
-from quarterdeck.maintenance.history_checker.replay import SessionReplay, readable_events
+from quarterdeck.maintenance.history_checker.session_replay import SessionReplay, readable_events
 
 NAME = "order"
 

@@ -13,56 +13,48 @@ from quarterdeck.maintenance.history_checker.model import Evidence, Op, Outcome,
 
 NAME = "refused"
 ScopedKey = tuple[str, str, str]
-"""(zone, application or service, key)"""
+"""(zone, application or service, key), or (zone, "", id) for a task."""
 KEY_CONFLICT_STATUS = 422
 TASK_EXISTS = "task_exists"
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
-    refused_spawns = _only_refused_keys(evidence, Op.SPAWN)
+    refused_spawns = _only_refused(evidence, Op.SPAWN)
     for key in evidence.rows.keys:
         if call := refused_spawns.get((key.zone_id, key.application_id, key.key)):
             yield _violation(call, key.key, key.subject_id)
-    refused_invocations = _only_refused_keys(evidence, Op.INVOKE)
+    refused_invocations = _only_refused(evidence, Op.INVOKE)
     for row in evidence.rows.invocations:
         if call := refused_invocations.get((row.zone_id, row.service_id, row.idempotency_key)):
             yield _violation(call, row.idempotency_key, row.id)
-    refused_tasks = _only_refused_task_ids(evidence)
+    refused_tasks = _only_refused(evidence, Op.TASK_CREATE)
     for task in evidence.rows.tasks:
-        if call := refused_tasks.get((task.zone_id, task.id)):
+        if call := refused_tasks.get((task.zone_id, "", task.id)):
             detail = f"every request to create task {task.id} was refused, but it exists"
             yield Violation(NAME, task.zone_id, task.id, detail, call=call.location)
 
 
-def _only_refused_keys(evidence: Evidence, op: Op) -> dict[ScopedKey, RecordedCall]:
+def _only_refused(evidence: Evidence, op: Op) -> dict[ScopedKey, RecordedCall]:
+    """The keys, or the task ids that clients chose, whose requests were all refused."""
     refused: dict[ScopedKey, RecordedCall] = {}
     excluded: set[ScopedKey] = set()
     for call in evidence.history:
-        key = call.request.idempotency_key
+        owner, key = _owner_and_key(call)
         if call.op != op or key is None:
             continue
-        owner = call.request.application_id if op is Op.SPAWN else call.request.service_id
-        scoped_key = (call.zone, owner or "", key)
-        if call.outcome is Outcome.REFUSED and call.status != KEY_CONFLICT_STATUS:
-            refused.setdefault(scoped_key, call)
+        is_conflict = call.response.error == TASK_EXISTS if op is Op.TASK_CREATE else call.status == KEY_CONFLICT_STATUS
+        if call.outcome is Outcome.REFUSED and not is_conflict:
+            refused.setdefault((call.zone, owner or "", key), call)
         else:
-            excluded.add(scoped_key)
+            excluded.add((call.zone, owner or "", key))
     return {scoped_key: call for scoped_key, call in refused.items() if scoped_key not in excluded}
 
 
-def _only_refused_task_ids(evidence: Evidence) -> dict[tuple[str, str], RecordedCall]:
-    """Task ids that clients chose, and whose creation was always refused."""
-    refused: dict[tuple[str, str], RecordedCall] = {}
-    excluded: set[tuple[str, str]] = set()
-    for call in evidence.history:
-        if call.op != Op.TASK_CREATE or call.request.id is None:
-            continue
-        ref = (call.zone, call.request.id)
-        if call.outcome is Outcome.REFUSED and call.response.error != TASK_EXISTS:
-            refused.setdefault(ref, call)
-        else:
-            excluded.add(ref)
-    return {ref: call for ref, call in refused.items() if ref not in excluded}
+def _owner_and_key(call: RecordedCall) -> tuple[str | None, str | None]:
+    if call.op == Op.TASK_CREATE:
+        return None, call.request.id
+    owner = call.request.service_id if call.op == Op.INVOKE else call.request.application_id
+    return owner, call.request.idempotency_key
 
 
 def _violation(call: RecordedCall, key: str, subject: str) -> Violation:

@@ -13,9 +13,17 @@ from dataclasses import dataclass
 
 import msgspec
 
+from quarterdeck.core.ids import Ref
 from quarterdeck.maintenance.history_checker.attempts import attempt_numbers, attempt_token_of
-from quarterdeck.maintenance.history_checker.model import Evidence, Op, Outcome, RecordedCall, Ref, Violation
-from quarterdeck.maintenance.history_checker.task_model import NO_CHECKPOINT, TaskLease
+from quarterdeck.maintenance.history_checker.model import (
+    NO_CHECKPOINT,
+    Evidence,
+    Op,
+    Outcome,
+    RecordedCall,
+    TaskLease,
+    Violation,
+)
 
 NAME = "resumed"
 
@@ -36,10 +44,8 @@ class SavedCheckpoint:
 
 def check(evidence: Evidence) -> Iterator[Violation]:
     checkpoints, complete_tasks = _saved_checkpoints(evidence), _tasks_with_full_history(evidence)
-    for call in evidence.history:
-        if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.task_data is None:
-            continue
-        for lease in call.task_data.leases:
+    for call in evidence.successful_calls(Op.TASK_CLAIM):
+        for lease in call.response.tasks:
             if complete_tasks is not None and (call.zone, lease.id) not in complete_tasks:
                 continue
             possible = _possible_checkpoints(checkpoints.get((call.zone, lease.id), ()), lease)
@@ -65,12 +71,12 @@ def _tasks_with_full_history(evidence: Evidence) -> set[Ref] | None:
 def _saved_checkpoints(evidence: Evidence) -> dict[Ref, list[SavedCheckpoint]]:
     numbers_by_token, checkpoints = attempt_numbers(evidence), dict[Ref, list[SavedCheckpoint]]()
     for call in evidence.history:
-        if call.op != Op.TASK_PROGRESS or call.task_data is None or not call.task_data.request.has_checkpoint:
+        if call.op != Op.TASK_PROGRESS or not call.request.has_checkpoint:
             continue
         attempt = numbers_by_token.get(attempt_token_of(call))
         if attempt is None or call.outcome is Outcome.REFUSED:
             continue
-        content = _canonical(call.task_data.request.checkpoint_data)
+        content = _canonical(call.request.checkpoint_data)
         checkpoint = SavedCheckpoint(attempt, call, content, call.outcome is Outcome.DONE)
         checkpoints.setdefault((call.zone, call.request.id or ""), []).append(checkpoint)
     return checkpoints

@@ -9,21 +9,16 @@ allowed if the object ended more than a day ago.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from quarterdeck.core.clock import DAY, Millis
-from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import TERMINATED, Evidence, Ref, Violation
-from quarterdeck.maintenance.history_checker.replay import (
-    INVOCATION_STATE_AFTER,
-    SessionReplay,
-    readable_events,
-    replay_sessions,
-)
-from quarterdeck.maintenance.history_checker.task_model import TaskEventData
-from quarterdeck.maintenance.history_checker.task_replay import TaskReplay
+from quarterdeck.core.ids import Ref
+from quarterdeck.maintenance.history_checker.model import TERMINATED, Evidence, Violation
+from quarterdeck.maintenance.history_checker.nouns import DELEGATION, INVOCATION, TASK, Noun, noun_events
+from quarterdeck.maintenance.history_checker.session_replay import SessionReplay, readable_events, replay_sessions
 
 NAME = "agreement"
-EDGE_STATES = {"delegation.create": "active", "delegation.revoke": "revoked", "delegation.expire": "expired"}
+NOUNS = (INVOCATION, DELEGATION, TASK)
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
@@ -31,9 +26,7 @@ def check(evidence: Evidence) -> Iterator[Violation]:
     yield from _check_sessions(evidence, sessions)
     yield from _check_keys(evidence, sessions)
     yield from _check_cascades(evidence)
-    yield from _check_states(evidence, INVOCATION_STATE_AFTER, "invocation", _invocation_states(evidence))
-    yield from _check_states(evidence, EDGE_STATES, "delegation", _edge_states(evidence))
-    yield from _check_tasks(evidence)
+    yield from _check_states(evidence)
 
 
 def _check_sessions(evidence: Evidence, sessions: SessionReplay) -> Iterator[Violation]:
@@ -75,38 +68,41 @@ def _check_cascades(evidence: Evidence) -> Iterator[Violation]:
             yield _violation(row.zone_id, subject, f"cascade {row.id} of {subject} has a row, but no start event")
 
 
-RefState = tuple[Ref, str]
+class LastEvent(NamedTuple):
+    """The last event of an object."""
+
+    state: str | None
+    pos: int
+    at: Millis
+    attempt: int | None
 
 
-def _invocation_states(evidence: Evidence) -> Iterator[RefState]:
-    return (((row.zone_id, row.id), row.status) for row in evidence.rows.invocations)
+def _check_states(evidence: Evidence) -> Iterator[Violation]:
+    last_events: dict[str, dict[Ref, LastEvent]] = {noun.name: {} for noun in NOUNS}
+    for noun, event, data in noun_events(evidence, *NOUNS):
+        _, state = noun.transition(event, None)
+        last_events[noun.name][event.zone_id, event.subject] = LastEvent(state, event.pos, event.at, data.attempt)
+    for noun in NOUNS:
+        yield from _check_rows(evidence, noun, last_events[noun.name])
 
 
-def _edge_states(evidence: Evidence) -> Iterator[RefState]:
-    return (((row.zone_id, row.id), row.status) for row in evidence.rows.edges)
-
-
-def _check_states(
-    evidence: Evidence, states_by_event: dict[str, str], noun: str, rows: Iterator[RefState]
-) -> Iterator[Violation]:
-    last_events: dict[Ref, tuple[str, int, Millis]] = {}
-    """(state, position, time)"""
-    for event, _ in readable_events(evidence):
-        if event.type in states_by_event:
-            last_events[event.zone_id, event.subject] = (states_by_event[event.type], event.pos, event.at)
+def _check_rows(evidence: Evidence, noun: Noun, last_events: dict[Ref, LastEvent]) -> Iterator[Violation]:
     existing: set[Ref] = set()
-    for ref, status in rows:
-        existing.add(ref)
-        logged = last_events.get(ref)
-        if logged is None:
+    for zone_id, subject, state, attempt in noun.row_states(evidence.rows):
+        existing.add(ref := (zone_id, subject))
+        if (last := last_events.get(ref)) is None:
             if evidence.is_log_complete:
-                yield _violation(*ref, f"{noun} {ref[1]} has a row, but no creation event")
-        elif logged[0] != status:
-            detail = f"{noun} {ref[1]} is {status}, but {logged[0]} in the event log"
-            yield Violation(NAME, *ref, detail, logged[1])
-    for ref, (status, pos, at) in last_events.items():
-        if ref not in existing and not (status not in ("pending", "running", "active") and _is_old(at, evidence)):
-            yield Violation(NAME, *ref, f"{noun} {ref[1]} is {status} in the event log, but has no row", pos)
+                yield _violation(*ref, f"{noun.name} {subject} has a row, but no creation event")
+        elif last.state != state:
+            detail = f"{noun.name} {subject} is {state}, but {last.state} in the event log"
+            yield Violation(NAME, *ref, detail, last.pos)
+        elif attempt is not None and last.attempt != attempt:
+            detail = f"{noun.name} {subject} is in attempt {attempt}, but its last event has attempt {last.attempt}"
+            yield Violation(NAME, *ref, detail, last.pos)
+    for ref, last in last_events.items():
+        if ref not in existing and (last.state in noun.open_states or not _is_old(last.at, evidence)):
+            detail = f"{noun.name} {ref[1]} is {last.state} in the event log, but has no row"
+            yield Violation(NAME, *ref, detail, last.pos)
 
 
 def _is_old(ended_at: Millis | None, evidence: Evidence) -> bool:
@@ -115,32 +111,3 @@ def _is_old(ended_at: Millis | None, evidence: Evidence) -> bool:
 
 def _violation(zone_id: str, subject: str, detail: str) -> Violation:
     return Violation(NAME, zone_id, subject, detail)
-
-
-OPEN_TASK_STATES = frozenset({"PENDING", "ASSIGNED", "RUNNING", "PAUSED"})
-
-
-def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
-    last_events: dict[Ref, tuple[Event, TaskEventData]] = {
-        (event.zone_id, event.subject): (event, data) for event, data, _ in TaskReplay(evidence).walk()
-    }
-    existing: set[Ref] = set()
-    for row in evidence.rows.tasks:
-        ref = (row.zone_id, row.id)
-        existing.add(ref)
-        if (logged := last_events.get(ref)) is None:
-            if evidence.is_log_complete:
-                yield Violation(NAME, *ref, f"task {row.id} has a row, but no creation event")
-            continue
-        event, data = logged
-        if event.to_state != row.status:
-            detail = f"task {row.id} is {row.status}, but {event.to_state} in the event log"
-            yield Violation(NAME, *ref, detail, event.pos)
-        elif data.attempt != row.attempt:
-            detail = f"task {row.id} is in attempt {row.attempt}, but its last event has attempt {data.attempt}"
-            yield Violation(NAME, *ref, detail, event.pos)
-    for ref, (event, _) in last_events.items():
-        is_old = event.to_state not in OPEN_TASK_STATES and event.at < evidence.rows.now - DAY
-        if ref not in existing and not is_old:
-            detail = f"task {ref[1]} is {event.to_state} in the event log, but has no row"
-            yield Violation(NAME, *ref, detail, event.pos)

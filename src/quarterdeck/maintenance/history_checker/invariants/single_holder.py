@@ -8,100 +8,56 @@ event log.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import (
-    ENDED_STATES,
-    EventData,
-    Evidence,
-    Lease,
-    Op,
-    Outcome,
-    RecordedCall,
-    Ref,
-    Violation,
-)
-from quarterdeck.maintenance.history_checker.replay import (
-    ATTEMPT_END_EVENTS,
-    INVOCATION_STATE_AFTER,
-    INVOCATION_STATES_BEFORE,
-    ReplayedInvocation,
-    readable_events,
-)
-from quarterdeck.maintenance.history_checker.task_model import TaskEventData
-from quarterdeck.maintenance.history_checker.task_replay import HELD_STATES, ReplayedTask, TaskReplay, starts_attempt
+from quarterdeck.maintenance.history_checker.model import EventData, Evidence, Lease, Op, RecordedCall, Violation
+from quarterdeck.maintenance.history_checker.replay import ATTEMPT_NOUNS, Replay, ReplayedObject
 
 NAME = "one-holder"
 Attempt = tuple[str, str, int]
 """(zone, invocation or task, number)"""
+Starts = dict[Attempt, list[str | None]]
+"""For each start of an attempt, the agent that started it. None for invocations."""
 
 
 def check(evidence: Evidence) -> Iterator[Violation]:
-    start_counts: Counter[Attempt] = Counter()
-    invocations: dict[Ref, ReplayedInvocation] = {}
-    for event, data in readable_events(evidence):
-        if event.type not in INVOCATION_STATE_AFTER:
-            continue
-        ref = (event.zone_id, event.subject)
-        if ref not in invocations and not evidence.is_log_complete and event.from_state is not None:
-            invocations[ref] = ReplayedInvocation(event.from_state, data.attempt or 0)
-        invocation = invocations.setdefault(ref, ReplayedInvocation())
-        yield from _check_event(event, data, invocation)
-        if event.type == "invocation.started" and data.attempt is not None:
-            start_counts[event.zone_id, event.subject, data.attempt] += 1
-        _apply_event(event, data, invocation)
-    yield from _check_tasks(evidence, start_counts)
-    yield from _check_leases(evidence, start_counts)
+    agents_by_start: Starts = {}
+    for event, data, subject in Replay(evidence, *ATTEMPT_NOUNS).walk():
+        if (detail := _violation_detail(event, data, subject)) is not None:
+            yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
+        if subject.noun.starts_attempt(event) and data.attempt is not None:
+            attempt = (event.zone_id, event.subject, data.attempt)
+            agents_by_start.setdefault(attempt, []).append(data.task_agent_id)
+    yield from _check_agents(evidence, agents_by_start)
+    yield from _check_leases(evidence, agents_by_start)
 
 
-def _check_event(event: Event, data: EventData, invocation: ReplayedInvocation) -> Iterator[Violation]:
-    verb, attempt_number = event.type.removeprefix("invocation."), data.attempt
-
-    def violation(detail: str) -> Violation:
-        return Violation(NAME, event.zone_id, event.subject, detail, event.pos)
-
-    if invocation.state not in INVOCATION_STATES_BEFORE[event.type]:
-        if event.type == "invocation.started" and invocation.state == "running":
-            yield violation(
-                f"invocation {event.subject} started again (attempt {attempt_number}) "
-                f"while attempt {invocation.attempt} was running"
+def _violation_detail(event: Event, data: EventData, subject: ReplayedObject) -> str | None:
+    noun, number = subject.noun, data.attempt
+    if noun.starts_attempt(event):
+        if subject.is_held:
+            return (
+                f"{noun.name} {event.subject} started again (attempt {number}) "
+                f"while attempt {subject.attempt} was running"
             )
-        else:
-            state = invocation.state or "unknown"
-            yield violation(f"invocation {event.subject} was {verb}, but its state was {state}")
-    elif event.type == "invocation.started" and attempt_number != invocation.attempt + 1:
-        yield violation(f"attempt {attempt_number} of {event.subject} was started after attempt {invocation.attempt}")
-    elif (
-        event.type in ATTEMPT_END_EVENTS
-        and invocation.state == "running"
-        and attempt_number not in _valid_attempt_numbers(event, invocation)
-    ):
-        yield violation(
-            f"invocation {event.subject} was {verb} in attempt {attempt_number} "
-            f"while attempt {invocation.attempt} was running"
+        if number != subject.attempt + 1:
+            return f"attempt {number} of {event.subject} was started after attempt {subject.attempt}"
+        return None
+    before, _ = noun.transition(event, subject.state)
+    # A release event has the number of the previous attempt, because a released attempt is not counted.
+    expected_number = subject.attempt - noun.releases_attempt(event)
+    if subject.is_held and before in noun.held_states and number not in (None, expected_number):
+        return noun.wrong_attempt_text.format(
+            noun=noun.name,
+            id=event.subject,
+            type=event.type,
+            verb=event.type.removeprefix(f"{noun.name}."),
+            attempt=number,
+            running=subject.attempt,
         )
-
-
-def _valid_attempt_numbers(event: Event, invocation: ReplayedInvocation) -> tuple[int | None, ...]:
-    """The attempt numbers that the end event of an attempt may have.
-
-    A release event may have the number of the previous attempt, because a released attempt is not counted.
-    """
-    previous_number = (invocation.attempt - 1,) if event.type == "invocation.released" else ()
-    return (None, invocation.attempt, *previous_number)
-
-
-def _apply_event(event: Event, data: EventData, invocation: ReplayedInvocation) -> None:
-    if event.type == "invocation.started" and data.attempt is not None:
-        invocation.attempt = data.attempt
-    elif event.type == "invocation.released":
-        # A released attempt is not counted: the next attempt gets the same number.
-        invocation.attempt = max(0, invocation.attempt - 1)
-    if invocation.state not in ENDED_STATES:
-        invocation.state = INVOCATION_STATE_AFTER[event.type]
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +68,11 @@ class _ClaimedLease:
     @property
     def holder(self) -> str:
         """The claim, or else the client. Two calls with the same claim_id are one claim: the second is a repeat."""
-        task_data = self.call.task_data
-        claim_id = self.call.request.claim_id if task_data is None else task_data.request.claim_id
+        claim_id = self.call.request.claim_id or self.call.request.task_claim_id
         return f"claim {claim_id}" if claim_id else self.call.client
 
 
-def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterator[Violation]:
+def _check_leases(evidence: Evidence, agents_by_start: Starts) -> Iterator[Violation]:
     holders: dict[tuple[str, str, str], _ClaimedLease] = {}
     tokens: dict[Attempt, dict[str, RecordedCall]] = {}
     for call in evidence.history:
@@ -132,7 +87,7 @@ def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterato
                 yield Violation(NAME, call.zone, lease.id, detail, call=call.location)
             tokens.setdefault((call.zone, lease.id, lease.attempt), {})[lease.attempt_token] = call
     for attempt, calls_by_token in tokens.items():
-        starts = start_counts[attempt]
+        starts = len(agents_by_start.get(attempt, ()))
         if len(calls_by_token) > starts and (starts or evidence.is_log_complete):
             zone_id, subject, attempt_number = attempt
             last = list(calls_by_token.values())[-1]
@@ -143,42 +98,12 @@ def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterato
             yield Violation(NAME, zone_id, subject, detail, call=last.location)
 
 
-def _check_tasks(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterator[Violation]:
-    """Check the attempts of tasks. Adds their starts to `start_counts`."""
-    agents_by_attempt: dict[Attempt, set[str | None]] = {}
-    for event, data, task in TaskReplay(evidence).walk():
-        if (detail := _violation_detail(event, data, task)) is not None:
-            yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
-        if starts_attempt(event):
-            attempt = (event.zone_id, event.subject, data.attempt)
-            start_counts[attempt] += 1
-            agents_by_attempt.setdefault(attempt, set()).add(data.agent_id)
-    yield from _check_agents(evidence, agents_by_attempt)
-
-
-def _violation_detail(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
-    task_id, attempt_number = event.subject, data.attempt
-    if starts_attempt(event):
-        if task.is_held:
-            return f"task {task_id} started again (attempt {attempt_number}) while attempt {task.attempt} was running"
-        if attempt_number != task.attempt + 1:
-            return f"attempt {attempt_number} of {task_id} was started after attempt {task.attempt}"
-        return None
-    # A release event has the number of the previous attempt, because a released attempt is not counted.
-    expected_number = task.attempt - 1 if event.type == "task.released" else task.attempt
-    if event.from_state in HELD_STATES and task.is_held and attempt_number != expected_number:
-        return f"{event.type} of {task_id} has attempt {attempt_number}, but attempt {task.attempt} was running"
-    return None
-
-
-def _check_agents(evidence: Evidence, agents_by_attempt: dict[Attempt, set[str | None]]) -> Iterator[Violation]:
-    for call in evidence.history:
-        if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.task_data is None:
-            continue
-        agent = call.task_data.request.agent_id
-        for lease in call.task_data.leases:
-            agents = agents_by_attempt.get((call.zone, lease.id, lease.attempt))
+def _check_agents(evidence: Evidence, agents_by_start: Starts) -> Iterator[Violation]:
+    for call in evidence.successful_calls(Op.TASK_CLAIM):
+        agent = call.request.agent_id
+        for lease in call.leases():
+            agents = agents_by_start.get((call.zone, lease.id, lease.attempt))
             if agent is not None and agents is not None and agent not in agents:
-                agent_list = " and ".join(sorted(str(agent_id) for agent_id in agents))
+                agent_list = " and ".join(sorted(str(agent_id) for agent_id in set(agents)))
                 detail = f"attempt {lease.attempt} of {lease.id} was claimed by {agent}, but started by {agent_list}"
                 yield Violation(NAME, call.zone, lease.id, detail, call=call.location)

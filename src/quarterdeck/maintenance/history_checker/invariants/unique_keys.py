@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarterdeck.maintenance.history_checker.model import Evidence, Op, RecordedCall, Ref, Violation
-from quarterdeck.maintenance.history_checker.replay import SessionReplay, readable_events
+from quarterdeck.core.ids import Ref
+from quarterdeck.maintenance.history_checker.model import Evidence, Op, RecordedCall, Violation
+from quarterdeck.maintenance.history_checker.session_replay import SessionReplay, readable_events
 
 NAME = "one-key"
 ScopedKey = tuple[str, str, str]
@@ -19,8 +20,10 @@ ScopedKey = tuple[str, str, str]
 
 def check(evidence: Evidence) -> Iterator[Violation]:
     yield from _check_created_once(evidence)
-    yield from _check_invocations(evidence)
-    yield from _check_tasks(evidence)
+    invocation_ids = {(row.zone_id, row.service_id, row.idempotency_key): row.id for row in evidence.rows.invocations}
+    yield from _check_permanent_keys(evidence, Op.INVOKE, "invocations", invocation_ids)
+    # The rows of tasks do not contain their keys.
+    yield from _check_permanent_keys(evidence, Op.TASK_CREATE, "tasks", {})
     keys_by_session: dict[Ref, ScopedKey] = {}
     for session, scoped_key, call in _keyed_sessions(evidence):
         first = keys_by_session.setdefault(session, scoped_key)
@@ -51,31 +54,19 @@ def _check_created_once(evidence: Evidence) -> Iterator[Violation]:
             created.add(creation)
 
 
-def _check_invocations(evidence: Evidence) -> Iterator[Violation]:
-    ids_by_key: dict[ScopedKey, str] = {
-        (row.zone_id, row.service_id, row.idempotency_key): row.id for row in evidence.rows.invocations
-    }
-    for call in evidence.successful_calls(Op.INVOKE):
-        key, invocation_id = call.request.idempotency_key, call.response.id
-        if key is None or invocation_id is None:
+def _check_permanent_keys(
+    evidence: Evidence, op: Op, noun: str, ids_by_key: dict[ScopedKey, str]
+) -> Iterator[Violation]:
+    """Check keys that belong to one object forever."""
+    for call in evidence.successful_calls(op):
+        key, created_id = call.request.idempotency_key, call.response.id
+        if key is None or created_id is None:
             continue
-        first_id = ids_by_key.setdefault((call.zone, call.request.service_id or "", key), invocation_id)
-        if first_id != invocation_id:
-            detail = f"key {key!r} created two invocations, {first_id} and {invocation_id}"
-            yield Violation(NAME, call.zone, invocation_id, detail, call=call.location)
-
-
-def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
-    """Check the keys of tasks in the histories only, because the rows do not contain them."""
-    ids_by_key: dict[ScopedKey, str] = {}
-    for call in evidence.successful_calls(Op.TASK_CREATE):
-        key, task_id = call.request.idempotency_key, call.response.id
-        if key is None or task_id is None:
-            continue
-        first_id = ids_by_key.setdefault((call.zone, call.request.application_id or "", key), task_id)
-        if first_id != task_id:
-            detail = f"key {key!r} created two tasks, {first_id} and {task_id}"
-            yield Violation(NAME, call.zone, task_id, detail, call=call.location)
+        owner = call.request.service_id if op is Op.INVOKE else call.request.application_id
+        first_id = ids_by_key.setdefault((call.zone, owner or "", key), created_id)
+        if first_id != created_id:
+            detail = f"key {key!r} created two {noun}, {first_id} and {created_id}"
+            yield Violation(NAME, call.zone, created_id, detail, call=call.location)
 
 
 def _check_overlaps(evidence: Evidence, keys_by_session: dict[Ref, ScopedKey]) -> Iterator[Violation]:
