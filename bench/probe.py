@@ -14,7 +14,7 @@ import msgspec
 
 from quarterdeck import __main__, app
 from quarterdeck.core.caller import LIFECYCLE
-from quarterdeck.core.routing import Call, Route
+from quarterdeck.core.routing import AnyCall, Route
 from quarterdeck.http.auth import Authenticator
 from quarterdeck.http.dispatcher import Dispatcher
 from quarterdeck.http.json_logging import LineWriter
@@ -31,7 +31,7 @@ class ProbeResponse(msgspec.Struct, frozen=True):
 PROBE_RESPONSE = ProbeResponse()
 
 
-async def probe(call: Call) -> ProbeResponse:
+async def probe(call: AnyCall) -> ProbeResponse:
     return PROBE_RESPONSE
 
 
@@ -44,7 +44,7 @@ class ProbedDispatcher(Dispatcher):
         request_log: LineWriter | None,
         streams: OpenStreams,
     ) -> None:
-        probe_route = Route("GET", PATH, probe, "Return a constant response", LIFECYCLE, response=ProbeResponse)
+        probe_route = Route("GET", PATH, probe, "Return a constant response", LIFECYCLE)
         super().__init__([*routes, probe_route], authenticator, metrics, request_log, streams)
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import fields
 from quarterdeck.app import App, build
 from quarterdeck.cli import click_parser
 from quarterdeck.cli.registry import MODULES, load_commands
+from quarterdeck.core.metric_table import LOG_LINES_LOST, METRICS
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.server_process import open_issuer
 from quarterdeck.settings import SECTIONS, SHARED_NAMES, load_settings
@@ -83,11 +84,20 @@ def test_leases(app: App) -> None:
     check("leases.txt", lines(sorted(lease.name for lease in app.leases)))
 
 
-def test_metrics(app: App) -> None:
+def metric_headers(app: App) -> list[str]:
     metrics = app.runtime.metrics
     assert isinstance(metrics, Metrics)
-    rendered = metrics.render().decode().splitlines()
-    check("metrics.txt", lines(line for line in rendered if line.startswith("# ")))
+    return [line for line in metrics.render().decode().splitlines() if line.startswith("# ")]
+
+
+def test_metrics(app: App) -> None:
+    check("metrics.txt", lines(metric_headers(app)))
+
+
+def test_every_declared_metric_is_exported_and_no_other(app: App) -> None:
+    exported = {line.split()[2] for line in metric_headers(app)}
+    # This server has no request log.
+    assert exported == {metric.name for metric in METRICS if metric is not LOG_LINES_LOST}
 
 
 def test_settings() -> None:

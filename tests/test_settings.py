@@ -17,7 +17,7 @@ from quarterdeck.domain.fleets.model.rows import CodingAgentConfig, FleetSetting
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from quarterdeck.engine.settings import EngineSettings, SettingsError
 from quarterdeck.http.auth import AuthSettings
-from quarterdeck.settings import FILE_NAME, SECTIONS, SHARED_NAMES, Settings, load_settings, mask
+from quarterdeck.settings import FILE_NAME, FLAGS, SECTIONS, SHARED_NAMES, Settings, load_settings, mask
 
 EXAMPLES = {
     "host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
@@ -37,8 +37,6 @@ EXAMPLES = {
     "push_private_addresses": ("false", "true", "false"),
 }
 """Three values for each setting that is not a number."""
-FLAGS = {"host": "--host", "port": "--port", "database_url": "--database"}
-"""The settings that have a flag on the command line."""
 TABLES = {"launchers", "coding_agents"}
 """Settings that are tables, so they can only be set in the file."""
 NAMES = [field.name for section in SECTIONS for field in fields(section) if field.name not in TABLES]

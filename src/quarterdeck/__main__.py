@@ -28,7 +28,7 @@ from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 from quarterdeck.engine.settings import SettingsError
 from quarterdeck.http.auth import KeyFileError
-from quarterdeck.settings import Settings, environment, load_settings, mask
+from quarterdeck.settings import FLAGS, Settings, environment, load_settings, mask
 from quarterdeck.store.interface import StoreError
 
 EXIT_INTERRUPTED = 130
@@ -54,15 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    flags = {name: value for name, value in vars(args).items() if name in _SETTING_OPTIONS and value is not None}
-    if args.database is not None:
-        flags["database_url"] = args.database
+    given = {name: getattr(args, flag.removeprefix("--"), None) for name, flag in FLAGS.items()}
+    flags = {name: value for name, value in given.items() if value is not None}
     data = Path(resolve_data_dir(args.data, environment()).path)
     return load_settings(data, flags, use_shared_variables=not (args.auto_started or args.only_own_variables))
-
-
-_SETTING_OPTIONS = ("host", "port")
-"""Options that set the setting of the same name."""
 
 
 def _parser() -> argparse.ArgumentParser:

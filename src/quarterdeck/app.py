@@ -10,9 +10,12 @@ from pathlib import Path
 
 from quarterdeck import __version__
 from quarterdeck.client import data_dir
+from quarterdeck.core import metric_table
 from quarterdeck.core.caller import METRICS, Caller, Role
 from quarterdeck.core.webhook_signing import secret_deriver
-from quarterdeck.domain.agents.component import Agents, RoleAssignments
+from quarterdeck.domain.access import operations as access
+from quarterdeck.domain.access.component import RoleAssignments
+from quarterdeck.domain.agents.component import Agents
 from quarterdeck.domain.agents.model import AgentTokenClaims, MintAgentToken
 from quarterdeck.domain.agents.rules import AGENT_STATES
 from quarterdeck.domain.api_keys import operations as api_keys
@@ -27,7 +30,6 @@ from quarterdeck.domain.invocations.component import Invocations
 from quarterdeck.domain.invocations.rules import INVOCATION_STATES
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.component import Services
-from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.component import Sessions
 from quarterdeck.domain.sessions.rules import SESSION_STATES
 from quarterdeck.domain.tasks import operations as tasks
@@ -175,7 +177,7 @@ async def build(
     cipher = await _open_cipher_or_close(runtime, issuer, settings.secret_keys_path, create_key=is_server)
     event_streams = build_event_streams(runtime)
     context = ServerContext(settings, issuer, authenticator, cipher, event_streams, redis, is_server, url)
-    components, check_agent = await build_components(runtime, context)
+    components = await build_components(runtime, context)
     system_handlers = SystemHandlers(runtime.stores[0], metrics, issuer.jwks(), __version__, bearer_check(runtime))
     metrics_scope = None if settings.server.host in LOOPBACK else METRICS
     components.append(Component(system_routes.routes(system_handlers, metrics_scope)))
@@ -183,7 +185,6 @@ async def build(
         route for component in components for route in component.routes if paths is None or route.path in paths
     ]
     dispatcher = Dispatcher(route_table, authenticator, metrics, request_log, event_streams.open_streams)
-    dispatcher.check_agent = check_agent
     dispatcher.on_drain += [callback for component in components for callback in component.on_drain]
     system_handlers.set_routes(route_table, lambda: dispatcher.is_draining)
     register_metrics(runtime, request_log)
@@ -193,8 +194,8 @@ async def build(
     return App(runtime, sweeps, leases, startables, dispatcher, authenticator, event_streams)
 
 
-async def build_components(runtime: Runtime, context: ServerContext) -> tuple[list[Component], CheckBearer]:
-    """Build all components, each after those that it uses. Also return the check of agents' tokens."""
+async def build_components(runtime: Runtime, context: ServerContext) -> list[Component]:
+    """Build all components, each after those that it uses."""
     issuer, cipher, is_server = context.issuer, context.cipher, context.is_server
     check_bearer = bearer_check(runtime)
     scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
@@ -203,7 +204,7 @@ async def build_components(runtime: Runtime, context: ServerContext) -> tuple[li
     open_timeline = TimelineStreams(context.event_streams).open
     redis_keys = context.redis.keys if context.redis else None
 
-    zone_part = Zones(runtime, sessions.with_bearer_check, check_bearer)
+    zone_part = Zones(runtime, access.with_caller_check, check_bearer)
     session_part = Sessions(runtime)
     key_part = ApiKeys(runtime, scopes)
     context.authenticator.set_api_key_lookup(key_part.authenticate_lane.submit)
@@ -217,7 +218,7 @@ async def build_components(runtime: Runtime, context: ServerContext) -> tuple[li
     sink_inputs = SinkInputs([webhook_part.fanout_loop], agent_part.heartbeats)
     await zone_part.create_default_zone()
     await webhook_part.fanout.create_sink()
-    components = [
+    return [
         zone_part.component,
         session_part.component,
         key_part.component,
@@ -237,7 +238,6 @@ async def build_components(runtime: Runtime, context: ServerContext) -> tuple[li
         build_secrets(runtime, cipher, [persist.SECRET_COLUMNS], check_bearer),
         build_server_info(runtime, check_bearer),
     ]
-    return components, agent_part.check_caller
 
 
 def bearer_check(runtime: Runtime) -> CheckBearer:
@@ -245,7 +245,7 @@ def bearer_check(runtime: Runtime) -> CheckBearer:
 
     async def check(caller: Caller) -> None:
         if bearer := caller.bearer:
-            await runtime.engine.read(lambda tx: sessions.require_bearer(tx, bearer), zones=[bearer.zone_id])
+            await runtime.engine.read(lambda tx: access.require_token(tx, bearer), zones=[bearer.zone_id])
 
     return check
 
@@ -312,24 +312,14 @@ def build_event_streams(runtime: Runtime) -> EventStreams:
         runtime.cross_zone_engine, runtime.wakeups, event_stream.encode_frame, settings.stream_poll_ms / 1000
     )
     streams = OpenStreams(settings)
-    runtime.metrics.add_gauge("quarterdeck_streams_open", "Open event streams", "events", streams.__len__)
-    runtime.metrics.add_counter(
-        "quarterdeck_streams_fell_behind",
-        "Times a stream's client was too slow and had to read from the log again",
-        "events",
-        lambda: tailer.fell_behind_count,
-    )
+    runtime.metrics.add(metric_table.STREAMS_OPEN, "events", streams.__len__)
+    runtime.metrics.add(metric_table.STREAMS_FELL_BEHIND, "events", lambda: tailer.fell_behind_count)
     return EventStreams(runtime.engine, tailer, streams, settings.stream_keep_alive_ms / 1000)
 
 
 def register_metrics(runtime: Runtime, request_log: LineWriter | None) -> None:
     """Register the metrics whose values are read at each scrape."""
     for lane in runtime.lanes.lanes:
-        runtime.metrics.add_gauge("quarterdeck_lane_waiting", "Commands waiting in a lane", lane.name, lane.__len__)
+        runtime.metrics.add(metric_table.LANE_WAITING, lane.name, lane.__len__)
     if request_log is not None:
-        runtime.metrics.add_counter(
-            "quarterdeck_log_lines_lost",
-            "Log lines that could not be written",
-            "stderr",
-            lambda: request_log.lost_line_count,
-        )
+        runtime.metrics.add(metric_table.LOG_LINES_LOST, "stderr", lambda: request_log.lost_line_count)

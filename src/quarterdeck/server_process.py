@@ -59,8 +59,9 @@ class ServerProcess:
         lock = take_lock(self._settings.data / "server.lock")
         try:
             print_database(self._settings)
-            check_schema(self._settings, may_migrate=self._migrate)
+            # Before the upgrade: a start that fails because of the key must leave the database as it is.
             issuer = open_issuer(self._settings)
+            check_schema(self._settings, may_migrate=self._migrate)
             uvloop.run(self._run(issuer))
         finally:
             os.close(lock)

@@ -1,8 +1,8 @@
 """Settings of the server. Only this module reads the environment.
 
 Precedence: flag > environment > `quarterdeck.toml` in the data directory > default. Each component declares a struct of
-its settings with limits and descriptions; `SECTIONS` lists them. The field `batch_max` is the variable `QD_BATCH_MAX`
-and the key `batch_max` of the file. A few settings are also flags of `qd up`.
+its settings with bounds and descriptions; `SECTIONS` lists them, and `docs/settings.md` is generated from it. The field
+`batch_max` is the variable `QD_BATCH_MAX` and the key `batch_max` of the file. `FLAGS` lists those that are flags too.
 
 The shared variables (DATABASE_URL, PORT, …) are names that other programs use too. They rank after the `QD_*` variables
 and are ignored when the server was started automatically: a laptop's shell may hold the DATABASE_URL of another
@@ -42,24 +42,25 @@ S = TypeVar("S", bound=msgspec.Struct)
 FILE_NAME = "quarterdeck.toml"
 
 
-SECTIONS: tuple[type[msgspec.Struct], ...] = (
-    ServerSettings,
-    AuthSettings,
-    StreamSettings,
-    EngineSettings,
-    LogSettings,
-    SinkSettings,
-    SecretSettings,
-    SessionSettings,
-    ServiceSettings,
-    DelegationSettings,
-    InvocationSettings,
-    TaskSettings,
-    CoordinationSettings,
-    WebhookSettings,
-    FleetSettings,
-    Limits,
-)
+SECTIONS: Mapping[type[msgspec.Struct], str] = {
+    ServerSettings: "Server",
+    AuthSettings: "Authentication",
+    StreamSettings: "Event streams",
+    EngineSettings: "Lanes",
+    LogSettings: "Event log",
+    SinkSettings: "Redis",
+    SecretSettings: "Secrets",
+    SessionSettings: "Sessions",
+    ServiceSettings: "Services",
+    DelegationSettings: "Delegations",
+    InvocationSettings: "Invocations",
+    TaskSettings: "Tasks",
+    CoordinationSettings: "Coordinator and launchers",
+    WebhookSettings: "Webhooks",
+    FleetSettings: "Fleets",
+    Limits: "Limits of sessions",
+}
+"""Every setting is a field of one of these structs. The text is the heading in `docs/settings.md`."""
 SHARED_NAMES = {
     "port": "PORT",
     "database_url": "DATABASE_URL",
@@ -85,7 +86,7 @@ SHARED_NAMES = {
 }
 SECRETS = frozenset({"streams_hmac_key", "secret_keys"})
 """Settings that are never displayed, not even in the error for an invalid value."""
-FLAG_NAMES = {"database_url": "--database"}
+FLAGS = {"host": "--host", "port": "--port", "database_url": "--database"}
 NOT_SETTINGS = re.compile(
     r"QD_(DATA|URL|SERVER|TOKEN|ZONE|FLEET_ID|AGENT_ID|MAX_TEXT_LEN|ROUNDS|SOAK_SECONDS|SEED|TEST_.*|WRITE_.*|BENCH_.*)"
 )
@@ -155,7 +156,7 @@ def load_settings(
         variable = f"QD_{name.upper()}"
         shared_name = SHARED_NAMES.get(name) if use_shared_variables else None
         if name in flags:
-            values[name] = _parse(field, flags[name], FLAG_NAMES.get(name, f"--{name}"))
+            values[name] = _parse(field, flags[name], FLAGS.get(name, f"--{name}"))
         elif variable in environment:
             values[name] = _parse(field, environment[variable], variable)
         elif shared_name and environment.get(shared_name):

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import ADMIN, LIFECYCLE, Role
-from quarterdeck.domain.zones.rules import PERMISSIONS
 from tests.http.auth_support import IssuerServer, TokenSigner, run_issuer
 from tests.support.databases import PostgresDatabases, SqliteDatabases
+from tests.support.permissions import ROLES_BY_PERMISSION
 from tests.support.replicas import start_all_replicas
 from tests.support.rounds import ROUNDS
 from tests.support.route_table import RouteRow, read_route_table
@@ -252,7 +252,7 @@ async def test_credential_is_accepted_on_every_replica_while_its_session_is_live
             response = await client.request(**row.request_for(zone.id, branch.session))
             forbidden = "X-API-Key" in headers and row.scope == ADMIN
             if row.permission is not None and "agent" in credential:
-                forbidden = Role.AGENT not in PERMISSIONS[row.permission]
+                forbidden = Role.AGENT not in ROLES_BY_PERMISSION[row.permission]
             # Nothing else has the session's id, so other routes return 404: the credential was accepted.
             accepted = 200 if row.is_session_route else 404
             assert response.status_code == (403 if forbidden else accepted), (str(row), response.text)

@@ -225,6 +225,7 @@ async def test_unusable_signing_key_file_is_named_in_the_error(
     message = await start_refused(servers, Launch(data))
     assert message_part in message
     assert "signing-key.pem" in message
+    assert not list(data.glob("*.db*")), "a start that fails must not upgrade the database"
 
 
 async def test_invalid_toml_or_database_file_is_named_in_the_error(servers: Servers) -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from quarterdeck.domain.coordination import health_checks
-from quarterdeck.domain.coordination.health_checks import CONNECTED, REACHABLE, HealthCheck, HealthReporter
-from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
+from quarterdeck.domain.coordination.background import health_checks
+from quarterdeck.domain.coordination.background.health_checks import CONNECTED, REACHABLE, HealthCheck, HealthReporter
+from quarterdeck.domain.coordination.background.metrics import CoordinatorMetrics
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leader_loop import LeaderLoop
 from quarterdeck.engine.wakeups import Wakeups

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quarterdeck.domain.coordination.launchers.model import LaunchRequest
+from quarterdeck.domain.coordination.background.launchers.model import LaunchRequest
 from quarterdeck.domain.coordination.model import HttpLauncherConfig, LauncherConfig, ProcessLauncherConfig
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Pause
 from quarterdeck.domain.tasks.model.rows import State
-from quarterdeck.domain.tasks.request_commands import encrypt_field
+from quarterdeck.domain.tasks.routes.request_commands import encrypt_field
 from tests.support.builders import ZONE, admin
 from tests.support.coordinator import CoordinatorHarness, start_coordinator
 from tests.support.eventually import eventually

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.domain.coordination import coordinator as coordinators, dependency_cycles
-from quarterdeck.domain.coordination.dependency_cycles import START, load_waiting, load_waiting_in_zone
+from quarterdeck.domain.coordination.background import coordinator as coordinators, dependency_cycles
+from quarterdeck.domain.coordination.background.dependency_cycles import START, load_waiting, load_waiting_in_zone
 from quarterdeck.domain.tasks.model.rows import State
 from tests.support.builders import ZONE
 from tests.support.coordinator import CoordinatorHarness

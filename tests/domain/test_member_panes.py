@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -15,14 +16,20 @@ from quarterdeck.core.caller import FLEET_EXEC
 from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.idempotency import request_digest
 from quarterdeck.core.routing import Call
-from quarterdeck.domain.fleets.fleet_routes import FleetHandlers
-from quarterdeck.domain.fleets.member_panes import MemberPanes, MemberPanesDeps
 from quarterdeck.domain.fleets.model.bodies import DeleteFleetQuery, MemberBody, Pane
-from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, RegisterMemberResult
+from quarterdeck.domain.fleets.model.commands import (
+    DeregisterMember,
+    FleetCommand,
+    FleetOutcome,
+    RegisterMember,
+    RegisterMemberResult,
+)
 from quarterdeck.domain.fleets.model.rows import MemberStatus, NoticeFailure, PaneOutcome, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetMemberDeleted
-from quarterdeck.domain.fleets.pane_access import PaneAccess
+from quarterdeck.domain.fleets.operations.member_panes import MemberPanes, MemberPanesDeps, PaneCaller
+from quarterdeck.domain.fleets.operations.pane_access import PaneAccess
 from quarterdeck.domain.fleets.queries import Q
+from quarterdeck.domain.fleets.routes.fleet_routes import FleetHandlers
 from quarterdeck.tmux import terminate
 from quarterdeck.tmux.coding_agents import merge_coding_agents
 from quarterdeck.tmux.host import this_host
@@ -33,6 +40,8 @@ from tests.support.tmux import FakeAgentLog, TmuxServer, is_alive, needs_tmux, s
 
 __all__ = ["shared_tmux", "tmux_server"]
 pytestmark = needs_tmux
+BodyT = TypeVar("BodyT")
+QueryT = TypeVar("QueryT")
 EXIT_SECONDS_MAX = 60.0
 """Longer than any test waits, so that an agent that does not exit blocks its deletion."""
 
@@ -49,11 +58,8 @@ class MemberPanesHarness:
         self.member_panes = MemberPanes(self.deps)
         self.fleets = FleetHandlers(fleet_harness.runtime.engine, submit, self.member_panes)
 
-    def call(self, **fields: object) -> Call:
-        scopes = self.fleet_harness.caller.scopes | {FLEET_EXEC}
-        caller = msgspec.structs.replace(self.fleet_harness.caller, scopes=scopes)
-        call = Call(caller, {"zone": self.fleet_harness.zone_id, "fleet": str(FLEET_ID)}, is_unix_socket=True)
-        return msgspec.structs.replace(call, **fields)
+        scopes = fleet_harness.caller.scopes | {FLEET_EXEC}
+        self.pane_caller = PaneCaller(msgspec.structs.replace(fleet_harness.caller, scopes=scopes), is_unix_socket=True)
 
     @property
     def body(self) -> MemberBody:
@@ -61,13 +67,35 @@ class MemberPanesHarness:
         return MemberBody(name="alice", description="d", director_id=DIRECTOR, pane=pane)
 
     async def create(self, key: str | None = None) -> RegisterMemberResult:
-        return await self.member_panes.create(self.call(body=self.body, idempotency_key=key), self.body)
+        body, caller = self.body, self.pane_caller
+        command = RegisterMember(
+            zone_id=self.fleet_harness.zone_id,
+            caller=caller.caller,
+            fleet_id=FLEET_ID,
+            name=body.name,
+            description=body.description,
+            director_id=body.director_id,
+            idempotency_key=key,
+            request_digest=request_digest(body) if key else "",
+        )
+        return await self.member_panes.create(caller, command, body)
 
     async def delete(self, created: RegisterMemberResult, force: bool = False) -> FleetMemberDeleted:
-        return await self.member_panes.delete(self.call(), FLEET_ID, created.member.agent_id, force)
+        command = DeregisterMember(
+            zone_id=self.fleet_harness.zone_id,
+            caller=self.pane_caller.caller,
+            fleet_id=FLEET_ID,
+            agent_id=created.member.agent_id,
+        )
+        return await self.member_panes.delete(self.pane_caller, command, force)
+
+    @property
+    def delete_call(self) -> Call[None, DeleteFleetQuery]:
+        params = {"zone": self.fleet_harness.zone_id, "fleet": str(FLEET_ID)}
+        return Call(self.pane_caller.caller, params, None, DeleteFleetQuery(), is_unix_socket=True)
 
     async def delete_fleet(self) -> FleetDeletedView:
-        return await self.fleets.delete(self.call(query=DeleteFleetQuery()))
+        return await self.fleets.delete(self.delete_call)
 
     async def count_members(self) -> int:
         """The number of active members without director and administrator."""
@@ -120,7 +148,7 @@ async def test_concurrent_creations_with_one_key_return_the_same_pane(member_pan
 
 async def test_repeated_key_of_a_member_without_a_pane_is_a_conflict(member_panes: MemberPanesHarness) -> None:
     """Another server is creating the pane, or was killed before it did."""
-    location, caller = member_panes.fleet_harness.pane_location(None), member_panes.call().caller
+    location, caller = member_panes.fleet_harness.pane_location(None), member_panes.pane_caller.caller
     await member_panes.fleet_harness.register(
         location=location,
         director_id=DIRECTOR,
@@ -219,12 +247,14 @@ async def test_late_pane_that_cannot_be_closed_is_counted_as_left(
         member_panes.set_pane(created, pane_id)
         return await member_panes.fleet_harness.fleet_lane.submit(command)
 
-    async def close_panes(call: Call, placements: Sequence[Placement]) -> dict[int, PaneOutcome | NoticeFailure]:
+    async def close_panes(
+        caller: PaneCaller, placements: Sequence[Placement]
+    ) -> dict[int, PaneOutcome | NoticeFailure]:
         assert [placement.tmux_pane_id for placement in placements] == [pane_id]
         raise Conflict("panes_not_closed", "tmux does not answer.")
 
     monkeypatch.setattr(member_panes.member_panes, "close_panes", close_panes)
-    deleted = await replace(member_panes.fleets, submit=submit).delete(member_panes.call(query=DeleteFleetQuery()))
+    deleted = await replace(member_panes.fleets, submit=submit).delete(member_panes.delete_call)
     assert (deleted.deregistered_count, deleted.panes_closed, deleted.panes_left) == (3, 0, 1)
     member_panes.tmux.run_tmux("kill-pane", "-t", pane_id)
 

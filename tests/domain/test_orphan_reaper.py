@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from quarterdeck.domain.coordination.launchers import orphan_reaper
-from quarterdeck.domain.coordination.launchers.orphan_reaper_client import OrphanReaperClient
+from quarterdeck.domain.coordination.background.launchers import orphan_reaper
+from quarterdeck.domain.coordination.background.launchers.orphan_reaper_client import OrphanReaperClient
 
 IGNORE_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 LINUX = sys.platform.startswith("linux")
@@ -75,3 +75,21 @@ async def test_restarted_reaper_gets_every_watched_group() -> None:
         await client.stop()
         assert (await first.wait(), await second.wait()) == (-signal.SIGTERM, -signal.SIGTERM)
         assert unwatched.returncode is None
+
+
+async def test_stalled_reaper_ends_no_group_of_the_running_server() -> None:
+    client = OrphanReaperClient()
+    async with run_process_group() as watched:
+        await client.start()
+        client.watch(watched.pid, 0)
+        stalled = client._process
+        assert stalled is not None
+        stalled.send_signal(signal.SIGSTOP)
+        while client._pipe is not None:  # until the pipe is full
+            client.watch(9_999_999, 60)
+            client.unwatch(9_999_999)
+        with contextlib.suppress(ProcessLookupError):
+            stalled.send_signal(signal.SIGCONT)
+        await stalled.wait()
+        watched.send_signal(signal.SIGINT)
+        assert await watched.wait() == -signal.SIGINT

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from quarterdeck.core.clock import iso
+from quarterdeck.domain.fleets.background.pane_notifier import TYPED, TYPED_LENGTH_MAX
 from quarterdeck.domain.fleets.model.rows import Member, Message, MessageState, NoticeFailure
-from quarterdeck.domain.fleets.pane_notifier import TYPED, TYPED_LENGTH_MAX
 from quarterdeck.tmux.pane_lock import lock_pane
 from tests.support.eventually import eventually
 from tests.support.fleets import DIRECTOR

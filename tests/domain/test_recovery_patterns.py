@@ -9,7 +9,7 @@ import pytest
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.agents.model import State as AgentState
-from quarterdeck.domain.coordination import coordinator as coordinators
+from quarterdeck.domain.coordination.background import coordinator as coordinators
 from quarterdeck.domain.coordination.component import ALARM_SECONDS, RETRY
 from quarterdeck.domain.tasks.model.commands import Assign, Progress, RecordLaunch
 from quarterdeck.domain.tasks.model.rows import State, Task

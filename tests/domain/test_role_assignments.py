@@ -12,9 +12,8 @@ import pytest
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Bearer, Caller, Role
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.agents.component import RoleAssignments
-from quarterdeck.domain.agents.operations import role_assignments as operations
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
+from quarterdeck.domain.access.component import RoleAssignments
+from quarterdeck.domain.access.operations import load_with_roles, require_permission, role_assignments as operations
 from quarterdeck.domain.zones.model import (
     ROLE_ASSIGNMENTS_MAX,
     ChangeRole,
@@ -24,8 +23,9 @@ from quarterdeck.domain.zones.model import (
     ShowRoleAssignment,
 )
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Transaction
+from quarterdeck.engine.transaction import Engine, Transaction
 from tests.support.builders import ZONE
+from tests.support.counting_store import CountingStore
 from tests.support.runtime import RuntimeHarness, SqlValue, open_runtime, result_names
 from tests.support.structs import build_struct
 
@@ -295,12 +295,11 @@ async def test_callers_of_a_batch_are_checked_separately_and_the_server_always_p
     ]
 
     async def check_all(tx: Transaction) -> list[tuple[str | None, Role | None]]:
-        checks = CallerChecks(commands)
-        state = checks.build_state(await tx.read(*checks.statements()), tx.now)
+        batch, _ = await load_with_roles(tx, commands)
         results = []
         for command in commands:
-            problem = state.problem(command, "tasks.change")
-            results.append((problem.code if problem else None, state.role(command)))
+            problem = batch.permission_problem(command, "tasks.change")
+            results.append((problem.code if isinstance(problem, Problem) else None, batch.role(command)))
         return results
 
     assert await role_harness.runtime.engine.read(check_all, zones=[ZONE, OTHER_ZONE, "default"]) == [
@@ -313,5 +312,8 @@ async def test_callers_of_a_batch_are_checked_separately_and_the_server_always_p
     ]
 
 
-def test_batch_without_zone_callers_needs_no_caller_queries() -> None:
-    assert CallerChecks([ZoneCommand(ZONE, None), ZoneCommand(OTHER_ZONE, SERVER_ADMIN)]).statements() == []
+async def test_batch_without_zone_callers_needs_no_caller_queries(role_harness: RoleHarness) -> None:
+    store = CountingStore(role_harness.runtime.store)
+    commands = [ZoneCommand(ZONE, None), ZoneCommand(OTHER_ZONE, SERVER_ADMIN)]
+    await Engine(store).read(lambda tx: load_with_roles(tx, commands))
+    assert {*store.take_counts().statements_sent} == {"clock"}

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from standardwebhooks import Webhook
 
@@ -15,11 +16,13 @@ from quarterdeck.core.errors import Conflict, LimitReached, NotFound
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.webhooks.model import (
     ENDPOINTS_MAX,
+    ClaimDeliveries,
     Create,
     DeliveryState,
     Disable,
     DisableReason,
     Remove,
+    ReportAttempt,
     RotateSecret,
     Update,
     WebhookSettings,
@@ -30,7 +33,7 @@ from tests.support.builders import ZONE, admin
 from tests.support.eventually import eventually
 from tests.support.http_endpoint import HttpEndpoint as Receiver, ReceivedRequest, http_response, run_endpoint
 from tests.support.push import ScriptedResolver
-from tests.support.webhooks import SECRET_DERIVER, TASK_STARTED, WebhookHarness, open_webhook_harness
+from tests.support.webhooks import SECRET_DERIVER, TASK_STARTED, UNREACHABLE_URL, WebhookHarness, open_webhook_harness
 
 COMPLETED = ("task.completed", "RUNNING", "COMPLETED")
 OTHER_ZONE = "other"
@@ -243,6 +246,29 @@ async def test_silent_endpoint_does_not_delay_other_endpoints(
         rows = await webhook_harness.wait_until_ended(other, 5)
         assert {row.status for row in rows} == {DeliveryState.DELIVERED}
         assert receiver.connections == 2
+
+
+async def test_late_report_of_a_replaced_attempt_does_not_change_the_endpoint(webhook_harness: WebhookHarness) -> None:
+    endpoint = await webhook_harness.create_endpoint(UNREACHABLE_URL)
+    await webhook_harness.emit(COMPLETED)
+    await webhook_harness.run_fanout()
+    claim = ClaimDeliveries(endpoint.zone_id, endpoint.id, 1, 30 * SECOND)
+    [claimed] = (await webhook_harness.claim_lane.submit(claim)).deliveries
+    assert claimed.next_at is not None
+    late_report = ReportAttempt(
+        zone_id=endpoint.zone_id,
+        endpoint_id=endpoint.id,
+        id=claimed.id,
+        lease_expires_at=claimed.next_at - 1,
+        attempt=1,
+        error="no response",
+    )
+    result = await webhook_harness.report_lane.submit(late_report)
+    assert not result.is_current
+    assert (await webhook_harness.read_endpoint(endpoint)).failing_since is None
+    report = msgspec.structs.replace(late_report, lease_expires_at=claimed.next_at)
+    await webhook_harness.report_lane.submit(report)
+    assert (await webhook_harness.read_endpoint(endpoint)).failing_since is not None
 
 
 async def test_delivery_of_a_stopped_server_is_sent_again_after_its_lease_expires(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from quarterdeck.domain.webhooks.event_fanout import WebhookFanout
+from quarterdeck.domain.webhooks.background.event_fanout import WebhookFanout
 from quarterdeck.domain.webhooks.model import DeliveryState, Endpoint
 from quarterdeck.engine.leases import LeaseLost
 from tests.support.http_endpoint import HttpEndpoint as Receiver, run_endpoint

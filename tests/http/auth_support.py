@@ -13,11 +13,13 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
+from tests.support.server import ServerProcess
 
 NOW = 1_800_000_000
 
@@ -62,6 +64,12 @@ class TokenSigner:
         public = family.to_jwk(self.key.public_key(), as_dict=True)
         kid_field = {} if self.kid is None else {"kid": self.kid}
         return {**public, **kid_field, **members}
+
+
+def own_signer(server: ServerProcess) -> TokenSigner:
+    """The server's own key, for tokens that its issuer would not mint."""
+    pem = (server.launch.data / "signing-key.pem").read_bytes()
+    return TokenSigner(server.issuer.kid, key=load_pem_private_key(pem, None))
 
 
 def _new_key(alg: str) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
-from quarterdeck.core.routing import Route
+from quarterdeck.core.routing import AnyCall, Call, Handler, Route
 from quarterdeck.domain.api_keys import routes as keys
 from quarterdeck.domain.delegations import routes as delegations
 from quarterdeck.domain.services import routes as services
@@ -26,6 +26,16 @@ EXPLAINER = operations.Explainer(operations.Spawner(Limits()))
 
 async def unreachable_handler(*_: object) -> NoReturn:
     raise AssertionError("the handlers of this table are never called")
+
+
+def build_handler(body: object = None, query: object = None, response: object = None) -> Handler:
+    """A handler with these types in its signature."""
+
+    async def handler(call: AnyCall) -> NoReturn:
+        await unreachable_handler()
+
+    handler.__annotations__ = {"call": cast(Any, Call)[body, query], "return": response}
+    return handler
 
 
 def no_secrets(zone_id: str, service_id: str, number: int) -> NoReturn:

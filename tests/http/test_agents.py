@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
-from tests.support.zone import FreshZone, assert_problem, create_zone, json_object, read_events
+from tests.support.zone import APP, FreshZone, assert_problem, create_zone, json_object, read_events
 
 AGENTS = "/api/v1/agents"
 
@@ -145,7 +145,7 @@ async def test_agent_token_acts_for_its_agent_only_and_ends_with_it(zone: FreshZ
         assert_problem(await agent.get(AGENTS), 401, "agent_ended")
         assert_problem(await agent.put(f"{AGENTS}/a", json={}), 401, "agent_ended")
         # Routes that are not about agents refuse the token too.
-        spawned = await agent.post(f"/zones/{zone.id}/agents", json={"agent_type": "t"})
+        spawned = await agent.post(f"/zones/{zone.id}/agents", json={"application_id": APP, "session_sid": "s"})
         assert_problem(spawned, 401, "agent_ended")
         assert_problem(await agent.get(f"/zones/{zone.id}/events"), 401, "agent_ended")
         async with zone.client() as client:

@@ -332,6 +332,7 @@ async def test_invalid_http_is_refused_with_problem_json(server: ServerProcess, 
         assert response.headers["content-type"] == "application/problem+json"
         assert response.json()["detail"].endswith(".")
         assert response.json()["error"] == "invalid_http"
+        assert response.json()["request_id"] == response.headers["x-request-id"] != ""
         assert await connection.is_closed_by_server()
     await connection.close()
 

@@ -18,7 +18,7 @@ from quarterdeck.http.docs.markup import stylesheet
 from quarterdeck.http.docs.openapi_types import parse_description
 from quarterdeck.http.docs.route_html import curl_command
 from quarterdeck.http.openapi import error_codes
-from tests.http.route_table_support import build_routes, unreachable_handler
+from tests.http.route_table_support import build_handler, build_routes
 
 HOSTILE_TEXT = "</title></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&`<b>`"
 VOID_TAGS = {"meta", "link", "wbr"}
@@ -132,8 +132,8 @@ def test_page_is_smaller_than_300_kb(content: bytes) -> None:
 
 def test_hostile_text_is_escaped() -> None:
     route = Route(
-        "POST", "/a/{b}/<u>", unreachable_handler, HOSTILE_TEXT, HOSTILE_TEXT, body=HostileBody, query=HostileQuery,
-        response=HostileBody, description=HOSTILE_TEXT, errors=(HOSTILE_TEXT,), tags=(HOSTILE_TEXT,),
+        "POST", "/a/{b}/<u>", build_handler(HostileBody, HostileQuery, HostileBody), HOSTILE_TEXT, HOSTILE_TEXT,
+        description=HOSTILE_TEXT, errors=(HOSTILE_TEXT,), tags=(HOSTILE_TEXT,),
     )  # fmt: skip
     page = Page(docs.render(openapi.describe([route], HOSTILE_TEXT)))
     assert page.open == []
@@ -143,7 +143,7 @@ def test_hostile_text_is_escaped() -> None:
 
 
 def test_curl_example_is_quoted_for_a_shell() -> None:
-    routes = [Route("POST", "/zones/{zone}/a", unreachable_handler, "", "some:scope", body=Quoted, response=Quoted)]
+    routes = [Route("POST", "/zones/{zone}/a", build_handler(Quoted, None, Quoted), "", "some:scope")]
     description = parse_description(openapi.describe(routes, "1"))
     [row] = description.routes()
     words = shlex.split(curl_command(row, description))

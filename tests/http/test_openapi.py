@@ -19,7 +19,7 @@ from quarterdeck.http.openapi import error_codes
 from quarterdeck.http.openapi.examples import EXAMPLE_ID
 from quarterdeck.http.openapi.responses import PROBLEM_EXAMPLE
 from quarterdeck.http.openapi.schemas import Problem
-from tests.http.route_table_support import build_routes, unreachable_handler
+from tests.http.route_table_support import build_handler, build_routes
 from tests.support.source import dotted, parse_modules
 
 Json = Mapping[str, object]
@@ -77,7 +77,7 @@ def test_operation_ids_are_unique_and_independent_of_handlers(openapi_document: 
     names = [operation["operationId"] for _, _, operation in operations(openapi_document)]
     assert len(set(names)) == len(names)
     assert "post_zones_zone_agents" in names
-    similar = [Route("GET", path, unreachable_handler, "", None) for path in ("/a/b", "/a-b", "/{a}/b")]
+    similar = [Route("GET", path, build_handler(), "", None) for path in ("/a/b", "/a-b", "/{a}/b")]
     assert len({operation["operationId"] for _, _, operation in operations(openapi.describe(similar, "1"))}) == 3
 
 
@@ -156,7 +156,7 @@ def test_query_parameters_are_described_with_bounds_and_defaults(openapi_documen
     assert parameters["status"]["schema"] == {"$ref": "#/components/schemas/State"}
     assert at(parameters["cursor"], "schema")["type"] == "string"
     assert "ListQuery" not in at(openapi_document, "components", "schemas")
-    document = openapi.describe([Route("GET", "/a", unreachable_handler, "", None, query=QueryFields)], "1")
+    document = openapi.describe([Route("GET", "/a", build_handler(query=QueryFields), "", None)], "1")
     assert [
         parameter.get("required", False) for parameter in items(at(document, "paths", "/a", "get"), "parameters")
     ] == [True, False]
@@ -196,7 +196,7 @@ def test_every_route_lists_its_problem_responses(routes: list[Route], openapi_do
 
 
 def test_free_form_json_and_recursive_types_are_described() -> None:
-    document = openapi.describe([Route("POST", "/a", unreachable_handler, "", None, body=Branch, response=Branch)], "1")
+    document = openapi.describe([Route("POST", "/a", build_handler(Branch, None, Branch), "", None)], "1")
     fields = at(document, "components", "schemas", "Branch", "properties")
     assert "type" not in cast(Json, fields["raw"]) and "type" not in cast(Json, fields["anything"])
     example = at(document, "paths", "/a", "post", "requestBody", "content", "application/json")["example"]
@@ -206,8 +206,7 @@ def test_free_form_json_and_recursive_types_are_described() -> None:
 def test_types_that_share_a_name_get_separate_schemas() -> None:
     kinds = (Leaf, other_leaf())
     document = openapi.describe(
-        [Route("GET", f"/{number}", unreachable_handler, "", None, response=kind) for number, kind in enumerate(kinds)],
-        "1",
+        [Route("GET", f"/{number}", build_handler(response=kind), "", None) for number, kind in enumerate(kinds)], "1"
     )
     schema_names = at(document, "components", "schemas")
     assert len([name for name in schema_names if name.endswith("Leaf")]) == 2

@@ -1,4 +1,4 @@
-"""Every workspace route responds to each role as the permission table in the documentation allows."""
+"""Every workspace route responds to each role as the permission table of the tests allows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import LIFECYCLE, Role
-from quarterdeck.domain.zones.rules import PERMISSIONS
+from tests.support.permissions import ROLES_BY_PERMISSION
 from tests.support.route_table import RouteRow, read_route_table
 from tests.support.server import ServerProcess
 from tests.support.zone import FreshZone, assert_problem, read_events
@@ -20,7 +20,7 @@ async def workspace_routes(server: ServerProcess) -> list[RouteRow]:
 
 async def test_workspace_routes_and_no_others_require_a_permission(server: ServerProcess) -> None:
     for row in await read_route_table(server):
-        assert (row.permission in PERMISSIONS) if row.uses_caller_zone else (row.permission is None), row
+        assert (row.permission in ROLES_BY_PERMISSION) if row.uses_caller_zone else (row.permission is None), row
         assert not row.uses_caller_zone or row.scope == LIFECYCLE, row
 
 
@@ -42,7 +42,7 @@ async def test_every_route_enforces_the_permission_table(zone: FreshZone, role: 
 
 def assert_matches_permission_table(row: RouteRow, role: Role, response: httpx.Response) -> None:
     assert row.permission is not None
-    if role in PERMISSIONS[row.permission]:
+    if role in ROLES_BY_PERMISSION[row.permission]:
         assert response.status_code < 500, (str(row), response.text)
         assert response.status_code < 400 or response.json()["error"] not in REFUSALS, (str(row), response.text)
     else:

@@ -194,6 +194,16 @@ async def test_claim_waits_until_a_task_is_created(zone: FreshZone) -> None:
         assert task["id"] == created["id"]
 
 
+async def test_late_repeat_of_a_claim_whose_tasks_have_ended_does_not_wait(zone: FreshZone) -> None:
+    async with zone.client() as client:
+        await register(client)
+        created = await create_task(client)
+        [task] = await claim(client, claimId="c", waitMs=20_000)
+        result = {"attemptToken": task["attemptToken"], "outputResult": {}}
+        assert (await client.post(f"{TASKS}/{created['id']}/complete", json=result)).status_code == 200
+        assert await asyncio.wait_for(claim(client, claimId="c", waitMs=60_000), 10) == []
+
+
 async def test_waiting_claim_is_refused_when_its_agent_is_terminated(zone: FreshZone) -> None:
     async with zone.client() as client:
         await register(client)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.http.auth_support import TokenSigner, base64url, build_jws
+from tests.http.auth_support import TokenSigner, base64url, build_jws, own_signer
 from tests.support.engine_marks import ON_SQLITE
 from tests.support.raw_http import RawConnection
 from tests.support.route_table import RouteRow, read_route_table
@@ -22,12 +22,6 @@ from tests.support.server import ServerProcess
 from tests.support.zone import FreshZone, assert_problem, create_zone, read_events
 
 Forge = Callable[[FreshZone], str]
-
-
-def own_signer(zone: FreshZone) -> TokenSigner:
-    """The server's own key, for tokens that its issuer would not mint."""
-    pem = (zone.server.launch.data / "signing-key.pem").read_bytes()
-    return TokenSigner(zone.server.issuer.kid, key=load_pem_private_key(pem, None))
 
 
 def claims(zone: FreshZone, **changes: object) -> dict[str, object]:
@@ -46,7 +40,7 @@ def claims(zone: FreshZone, **changes: object) -> dict[str, object]:
 
 
 def signed(**changes: object) -> Forge:
-    return lambda zone: own_signer(zone).sign(claims(zone, **changes))
+    return lambda zone: own_signer(zone.server).sign(claims(zone, **changes))
 
 
 def signed_by_another_key(zone: FreshZone) -> str:
@@ -59,12 +53,12 @@ def with_alg_none(zone: FreshZone) -> str:
 
 
 def with_alg_none_and_a_signature(zone: FreshZone) -> str:
-    return own_signer(zone).sign(claims(zone), alg="none")
+    return own_signer(zone.server).sign(claims(zone), alg="none")
 
 
 def with_the_public_key_as_hmac_secret(zone: FreshZone) -> str:
     """Key confusion: HS256 with the published key as the secret."""
-    key = own_signer(zone).key
+    key = own_signer(zone.server).key
     assert isinstance(key, EllipticCurvePrivateKey)
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     header = {"alg": "HS256", "typ": "JWT", "kid": zone.server.issuer.kid}
@@ -77,7 +71,7 @@ def with_an_embedded_key(zone: FreshZone) -> str:
 
 
 def with_replaced_claims(zone: FreshZone) -> str:
-    head, _, signature = own_signer(zone).sign(claims(zone, zone_id="another")).split(".")
+    head, _, signature = own_signer(zone.server).sign(claims(zone, zone_id="another")).split(".")
     return f"{head}.{base64url(json.dumps(claims(zone)).encode()).decode()}.{signature}"
 
 

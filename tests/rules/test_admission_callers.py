@@ -1,4 +1,4 @@
-"""Checks of a spawn besides the bounds: idempotency keys, parents, ownership, frozen zones, ended bearers."""
+"""Checks of a spawn besides the bounds: idempotency keys, parents, ownership, frozen zones, suspended callers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.clock import SECOND
-from quarterdeck.core.errors import Forbidden, Frozen, KeyConflict, LimitReached, NotFound, Problem, Unauthenticated
+from quarterdeck.core.errors import Forbidden, Frozen, KeyConflict, LimitReached, NotFound, Problem
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
@@ -185,21 +185,6 @@ def test_frozen_zone_refuses_every_spawn_and_names_who_can_thaw_it() -> None:
         assert isinstance(outcome, Frozen)
         assert (outcome.status, outcome.code) == (423, "zone_frozen")
         assert "thaws" in str(outcome.members["frees"])
-
-
-@pytest.mark.parametrize("bearer", ["ended", "expired", "unknown"])
-def test_token_of_an_ended_session_is_rejected_even_for_a_replay(bearer: str) -> None:
-    batch_input = with_key_record(spawn_input(ENDED, EXPIRED), "k", session_row(id="live"))
-    session_caller = caller(session_id=bearer)
-    [outcome] = admit([spawn_command(caller=session_caller, key="k", digest="d")], batch_input)
-    assert isinstance(outcome, Unauthenticated)
-    assert outcome.code == "session_ended"
-
-
-def test_token_of_a_live_session_is_accepted() -> None:
-    bearer = session_row(id="live")
-    [outcome] = admit([spawn_command(caller=caller(session_id=bearer.id))], spawn_input(bearer))
-    assert expect_created(outcome)
 
 
 @pytest.mark.parametrize("parent", [None, "sibling"])

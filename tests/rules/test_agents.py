@@ -272,23 +272,6 @@ def test_registering_again_counts_as_contact_and_keeps_the_held_tasks(agent: Age
     assert outcome.event_type == {State.TERMINATED: "agent.registered", State.ERROR: "agent.revived"}.get(agent.status)
 
 
-@pytest.mark.parametrize(
-    ("claims", "is_valid"),
-    [
-        ({"agent_since": NOW}, True),
-        ({"agent_since": NOW - 1, "issued_at": NOW + 9}, False),
-        ({"agent_since": NOW + 1, "issued_at": NOW + 9}, False),
-        ({"issued_at": NOW}, True),
-        ({"issued_at": NOW - 1}, False),
-        ({"issued_at": 0}, False),
-    ],
-)
-def test_agent_token_is_valid_only_for_its_registration(claims: dict[str, int], is_valid: bool) -> None:
-    caller = replace(agent_caller(), **claims)
-    assert (rules.agent_token_problem(caller, State.IDLE, NOW) is None) is is_valid
-    assert rules.agent_token_problem(caller, State.TERMINATED, NOW) is not None
-
-
 def test_registration_again_in_the_same_millisecond_gets_a_later_created_at() -> None:
     terminated = agent_row(status=State.TERMINATED, created_at=NOW)
     outcome = register(terminated, registration_context(role=Role.OWNER))

@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -17,7 +18,9 @@ from quarterdeck.core.caller import COORDINATOR_ADMIN, Bearer, Caller
 from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Fault, Invalid, Problem, Refusal
 from quarterdeck.core.ids import IdGenerator, id_created_at, is_path_id
+from quarterdeck.core.paging import CamelPage, Listing, Page, PageQuery
 from quarterdeck.core.retry import Policy
+from quarterdeck.core.routing import Call
 from quarterdeck.core.state_machine import StateMachine
 from tests.support.structs import build_struct
 
@@ -326,6 +329,13 @@ def test_too_long_cursor_is_refused() -> None:
         paging.decode("sessions", paging.encode("sessions", "a" * 1_000))
 
 
+ROWS = Listing[str]("rows", str)
+
+
+def _list_call(limit: int) -> Call[None, PageQuery]:
+    return Call(Caller("a", "b", "z", frozenset()), {"zone": "z"}, None, PageQuery(limit=limit), url="/rows?limit=1")
+
+
 @given(st.lists(keys, unique=True, max_size=30), st.integers(1, 10))
 def test_pages_together_contain_every_row_once(rows: list[str], limit: int) -> None:
     rows = sorted(rows)
@@ -333,9 +343,39 @@ def test_pages_together_contain_every_row_once(rows: list[str], limit: int) -> N
     after: str | None = ""
     while after is not None:
         page = [row for row in rows if row > after][: limit + 1]
-        size, after = paging.trim_page(page, limit)
-        collected += page[:size]
+        reply = ROWS.reply(_list_call(limit), page, str, Page)
+        collected += reply.body.items
+        assert bool(reply.headers) == (reply.body.next_cursor is not None)
+        after = reply.body.next_cursor and paging.decode("rows", reply.body.next_cursor)
     assert collected == rows
+
+
+def test_list_links_to_the_next_page_only_if_there_is_one() -> None:
+    full = ROWS.reply(_list_call(2), ["a", "b"], str.upper, CamelPage)
+    assert (full.body, full.headers) == (CamelPage(["A", "B"], None), [])
+    more = ROWS.reply(_list_call(2), ["a", "b", "c"], str.upper, CamelPage)
+    cursor = paging.encode("rows", "b")
+    assert (more.body, more.headers) == (
+        CamelPage(["A", "B"], cursor),
+        [("link", f'</rows?limit=1&cursor={cursor}>; rel="next"')],
+    )
+
+
+def test_truncated_list_has_a_next_page_although_it_is_short() -> None:
+    reply = ROWS.reply(_list_call(2), ["a"], str, Page, is_truncated=True)
+    assert reply.body == Page(["a"], paging.encode("rows", "a"))
+
+
+def test_page_writes_its_cursor_in_the_case_of_its_routes() -> None:
+    assert msgspec.json.encode(Page([1], None)) == b'{"items":[1],"next_cursor":null}'
+    assert msgspec.json.encode(CamelPage([1], "c")) == b'{"items":[1],"nextCursor":"c"}'
+
+
+def test_cursor_of_another_list_is_refused_as_the_start_of_a_page() -> None:
+    assert ROWS.start_key(PageQuery()) is None
+    assert ROWS.start_key(PageQuery(cursor=paging.encode("rows", "b"))) == "b"
+    with pytest.raises(Invalid):
+        ROWS.start_key(PageQuery(cursor=paging.encode("others", "b")))
 
 
 # -- callers

@@ -118,12 +118,6 @@ def test_named_applications_must_be_those_of_the_sessions() -> None:
     )
 
 
-def test_token_of_an_ended_session_is_refused_before_other_checks() -> None:
-    ended = session_row(id="c", terminated_at=1, status=State.TERMINATED)
-    command = delegate_command("unknown", "b", caller=caller(session_id="c"))
-    assert expect_refused(command, delegation_input(sessions=[ended])).code == "session_ended"
-
-
 # -- authority ---------------------------------------------------------------------------------------------------
 
 

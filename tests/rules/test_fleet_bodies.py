@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.domain.fleets.model.bodies import FleetBody, MemberBody, Pane
-from quarterdeck.domain.fleets.route_params import PROMPT_BYTES_MAX, check_prompt_size
+from quarterdeck.domain.fleets.routes.request_fields import PROMPT_BYTES_MAX, check_prompt_size
 
 MEMBER = {"name": "alice", "description": "reviews"}
 PANE = {"socket": "/tmp/s", "pane_id": "%1"}

@@ -12,7 +12,6 @@ from quarterdeck.core.errors import Problem, Refusal
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
-    BaseMessageCommand,
     Broadcast,
     Cancel,
     MessageCommand,
@@ -60,7 +59,6 @@ def batch_input(
 ) -> MessageBatchInput:
     return MessageBatchInput(
         NOW,
-        lambda command, permission: None,
         {ZONE: None},
         {row.ref: row for row in fleets},
         {row.ref: row for row in members},
@@ -198,27 +196,10 @@ def test_user_token_can_act_as_a_named_member() -> None:
     assert expect_sent(MessageBatch(batch_input()).decide(send(caller=user_caller()))).message.from_agent_id == DIRECTOR
 
 
-def test_permission_is_checked_first() -> None:
-    permissions: list[str] = []
-    refusal = Refusal("no", "no")
-
-    def problem_of(command: BaseMessageCommand, permission: str) -> Problem | None:
-        permissions.append(permission)
-        return refusal
-
-    batch = MessageBatch(MessageBatchInput(NOW, problem_of))
-    assert batch.decide(send()) is refusal
-    assert permissions == ["fleets.speak"]
-
-
 def test_ended_zone_refuses_new_messages_but_allows_acknowledgement() -> None:
     zone_ended = Refusal("zone_ended", "ended")
     loaded = batch_input(message_row())
-    batch = MessageBatch(
-        MessageBatchInput(
-            NOW, loaded.caller_problem, {ZONE: zone_ended}, loaded.fleets, loaded.members, loaded.messages
-        )
-    )
+    batch = MessageBatch(MessageBatchInput(NOW, {ZONE: zone_ended}, loaded.fleets, loaded.members, loaded.messages))
     assert batch.decide(send()) is zone_ended
     assert batch.decide(broadcast()) is zone_ended
     assert expect_message(batch.decide(ack())).status_state is MessageState.COMPLETED, "existing messages can still end"

@@ -12,7 +12,6 @@ import pytest
 from quarterdeck.core.errors import Problem, Refusal
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
-    BaseFleetCommand,
     ConfigureMonitor,
     CreateFleet,
     CreateFleetResult,
@@ -83,7 +82,6 @@ def batch_input(
 ) -> FleetBatchInput:
     return FleetBatchInput(
         NOW,
-        lambda command, permission: None,
         {},
         {ZONE: LastIds(ZONE, 2, 10, 5)},
         {row.ref: row for row in fleets},
@@ -390,20 +388,6 @@ def test_ended_zone_refuses_new_fleets_and_members_but_allows_removal() -> None:
     assert batch.decide(register()) is zone_ended
     assert isinstance(batch.decide(deregister(ALICE)), DeregisterMemberResult)
     assert isinstance(batch.decide(delete()), DeleteFleetResult)
-
-
-def test_permission_is_checked_first() -> None:
-    permissions: list[str] = []
-    refusal = Refusal("no", "no")
-
-    def problem_of(command: BaseFleetCommand, permission: str) -> Problem | None:
-        permissions.append(permission)
-        return refusal
-
-    batch = FleetBatch(FleetBatchInput(NOW, problem_of))
-    for command in (create(), register(), delete(), claim_monitor_command()):
-        assert batch.decide(command) is refusal
-    assert {*permissions} == {"fleets.change"}
 
 
 # -- the monitor

@@ -114,6 +114,7 @@ def decider_with(
         "services": {(ZONE, "s"): service or StubService()},
         "rows": rows,
         "due": due,
+        "caller_sessions": fields.get("sessions", {}),
     }
     return BatchDecider(build_struct(InvocationBatchInput, **(defaults | fields)))
 
@@ -133,8 +134,12 @@ def expect_claimed(outcome: object) -> tuple[Invocation, ...]:
     return outcome.items
 
 
+def updated_rows(decider: BatchDecider) -> list[Invocation]:
+    return [after for _, after in decider.rows.updates()]
+
+
 def event_types(decider: BatchDecider) -> list[str]:
-    return [event.type.removeprefix("invocation.") for event in decider.events]
+    return [event.type.removeprefix("invocation.") for event in decider.rows.events]
 
 
 # -- enqueue
@@ -233,9 +238,7 @@ def test_invocation_in_backoff_or_of_a_suspended_session_is_not_claimed() -> Non
     assert expect_claimed(decider_with(row(available_at=NOW + 1)).decide(claim())) == ()
     decider = decider_with(row(), contexts={(ZONE, "i-k"): InvocationContext(is_suspended=1)})
     assert expect_claimed(decider.decide(claim())) == ()
-    assert [invocation.parked for invocation in decider.rows(decider.rows_before_change)] == [1], (
-        "parked, so it does not block later ones"
-    )
+    assert [invocation.parked for invocation in updated_rows(decider)] == [1], "parked, so it does not block later ones"
     assert event_types(decider) == []
 
 
@@ -252,7 +255,7 @@ def test_claim_cancels_invocations_of_ended_sessions_and_services(context: Invoc
     decider = decider_with(orphaned, claimable, contexts={(ZONE, "i-k"): context})
     assert [invocation.id for invocation in expect_claimed(decider.decide(claim()))] == ["i-2"]
     assert event_types(decider) == ["canceled", "started"]
-    assert decider.events[0].reason == reason
+    assert decider.rows.events[0].data["reason"] == reason
 
 
 @pytest.mark.parametrize("verb", ["start", "succeed", "fail", "heartbeat", "release", "overdue"])
@@ -372,7 +375,7 @@ def test_last_attempt_past_its_deadline_times_out_and_past_its_lease_is_dead() -
 def test_attempt_that_is_not_overdue_is_unchanged() -> None:
     decider = decider_with(row(State.RUNNING))
     expect_invocation(decider.decide(CheckOverdue(zone_id=ZONE, id="i-k")))
-    assert not decider.rows_before_change
+    assert not decider.rows.updates()
 
 
 def verb_commands() -> dict[str, InvocationCommand]:
@@ -394,14 +397,14 @@ def verb_commands() -> dict[str, InvocationCommand]:
 def test_every_verb_in_every_state_follows_the_transition_table(state: State, verb: str) -> None:
     decider = decider_with(row(state))
     decider.decide(verb_commands()[verb])
-    for event in decider.events:
+    for event in decider.rows.events:
         assert event.from_state is not None
         transitions = {
             (source, target) for table in INVOCATION_STATES.transitions.values() for source, target in table.items()
         }
         assert event.row.status is event.from_state or (event.from_state, event.row.status) in transitions
     if state in states.ENDED_STATES:
-        assert not decider.rows_before_change, "an ended invocation never changes"
+        assert not decider.rows.updates(), "an ended invocation never changes"
 
 
 steps = st.lists(
@@ -425,14 +428,13 @@ def test_random_commands_give_every_attempt_one_holder_and_every_invocation_one_
         decider = decider_with(*rows.values(), now=now)
         for command in _commands(step, number, rows):
             decider.decide(command)
-        for event in decider.events:
+        for event in decider.rows.events:
             if event.type == "invocation.started":
                 assert event.from_state is State.PENDING
                 tokens.setdefault(event.row.id, []).append(event.row.attempt_token or "")
             if event.row.status in states.ENDED_STATES:
                 ends[event.row.id] = ends.get(event.row.id, 0) + 1
-        for ref in (*decider.created_refs, *decider.rows_before_change):
-            [current] = decider.rows([ref])
+        for current in (*decider.rows.inserts(), *updated_rows(decider)):
             rows[current.id] = current
             assert 0 <= current.attempts <= current.max_attempts
     assert all(len(used) == len(set(used)) for used in tokens.values())

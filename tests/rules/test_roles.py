@@ -14,6 +14,7 @@ from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import ROLE_ASSIGNMENTS_MAX, ChangeRole, RoleAssignment, RoleAssignmentChange
 from quarterdeck.domain.zones.rules import PERMISSIONS, RoleAssignmentBatch, RoleCounts
 from tests.support.builders import NOW, ZONE
+from tests.support.permissions import ROLES_BY_PERMISSION
 
 EXTERNAL = Caller("alice", "app", ZONE, frozenset())
 """A caller from another issuer, whose token has no role claim."""
@@ -81,6 +82,10 @@ def test_only_a_cross_zone_admin_has_a_role_in_another_zone(
 
 
 # -- permissions
+
+
+def test_each_permission_has_the_roles_of_the_hand_written_table() -> None:
+    assert PERMISSIONS == ROLES_BY_PERMISSION
 
 
 @pytest.mark.parametrize("role", Role)

@@ -11,13 +11,13 @@ from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem
+from quarterdeck.core.ids import Ref
 from quarterdeck.core.webhook_signing import secret_deriver
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import (
     NO_SESSION,
     URL_MAX,
     DeliveryMode,
-    Ref,
     Register,
     RegisteredService,
     Service,
@@ -127,10 +127,12 @@ def test_secret_has_the_standard_webhooks_format() -> None:
 
 
 def new_decider(*services: Service, sessions: Sequence[Session] = (), **fields: object) -> RegistrationDecider:
+    sessions_by_ref = {(session.zone_id, session.id): session for session in sessions}
     defaults: dict[str, object] = {
         "now": NOW,
         "zone_problems": {ZONE: None},
-        "sessions": {(session.zone_id, session.id): session for session in sessions},
+        "sessions": sessions_by_ref,
+        "caller_sessions": sessions_by_ref,
         "services": services,
     }
     return RegistrationDecider(build_struct(RegistrationBatchInput, **(defaults | fields)), private_allowed=False)

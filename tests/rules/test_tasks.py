@@ -88,7 +88,7 @@ def test_idempotency_key_returns_the_same_task_and_refuses_another_request() -> 
     assert (again.task.id, again.created) == ("old", False)
     changed = create_command("new", idempotency_key="k", request_digest="other")
     assert require_code(decider.decide(changed)) == "idempotency_key_conflict"
-    assert not decider.new_task_contents
+    assert not decider.batch.content.new
 
 
 def test_idempotency_key_creates_one_task_within_a_batch() -> None:
@@ -97,7 +97,7 @@ def test_idempotency_key_creates_one_task_within_a_batch() -> None:
     again = decider.decide(create_command("t2", idempotency_key="k"))
     assert isinstance(again, CreatedTask)
     assert (again.task.id, again.created) == (first.id, False)
-    assert [record.subject_id for record in decider.key_records_to_store] == ["t1"]
+    assert [record.subject_id for record in decider.batch.keys.new_records] == ["t1"]
 
 
 def test_existing_task_id_is_refused() -> None:
@@ -136,7 +136,7 @@ def test_claim_is_limited_by_capabilities_and_free_slots() -> None:
     )
     assert claim_ids(decider, claim_command(10)) == ["t2", "t3"]
     assert claim_ids(decider, claim_command(10, token="second")) == []
-    assert decider.held_count_changes == {(ZONE, AGENT_ID): 2}
+    assert decider.batch.agents.held_changes == {(ZONE, AGENT_ID): 2}
 
 
 def test_claim_can_be_narrowed_by_task_type_and_capabilities() -> None:
@@ -165,14 +165,14 @@ def test_repeated_claim_id_returns_the_same_tasks_even_to_a_draining_agent() -> 
     draining = agent_info(problem=Conflict("agent_draining", ""))
     decider = new_decider(held, task_row(task_id="t2"), agents={(ZONE, AGENT_ID): draining})
     assert claim_ids(decider, claim_command(1, claim_id="c")) == ["t"]
-    assert not decider.events
+    assert not decider.batch.tasks.events
 
 
 def test_task_over_budget_stays_pending_and_does_not_block_others() -> None:
     decider = new_decider(is_over_budget=lambda row: row.id == "t1")
     create_all(decider, create_command("t1"), create_command("t2"))
     assert claim_ids(decider, claim_command(2)) == ["t2"]
-    assert decider.task((ZONE, "t1")).status is State.PENDING
+    assert decider.batch.tasks[ZONE, "t1"].status is State.PENDING
 
 
 def test_fair_strategy_alternates_between_creators() -> None:
@@ -216,8 +216,8 @@ def test_report_needs_the_token_of_the_current_attempt(verb: str, status: State)
     for token, expected in ((None, "attempt_token_required"), ("older", "stale_attempt")):
         decider = new_decider(task_row(status))
         assert require_code(decider.decide(REPORTS[verb](token))) == expected
-        assert not decider.originals
-        assert not decider.events
+        assert not decider.batch.tasks.updates()
+        assert not decider.batch.tasks.events
     assert require_task(new_decider(task_row(status)).decide(REPORTS[verb]("k"))).id == "t"
 
 
@@ -233,7 +233,7 @@ def test_repeated_completion_succeeds_and_logs_one_event() -> None:
     assert require_task(decider.decide(complete_command())).status is State.COMPLETED
     assert require_task(decider.decide(complete_command())).status is State.COMPLETED
     assert decided_events(decider) == [("task.completed", "t")]
-    assert decider.held_count_changes == {(ZONE, AGENT_ID): -1}
+    assert decider.batch.agents.held_changes == {(ZONE, AGENT_ID): -1}
     assert require_code(decider.decide(fail_command())) == "stale_attempt"
 
 
@@ -273,14 +273,14 @@ def test_failed_attempt_is_retried_with_growing_backoff_until_retries_are_exhaus
     claim_ids(last, claim_command(token="k3"))
     ended = require_task(last.decide(fail_command(token="k3")))
     assert (ended.status, ended.final, ended.dependents_pending) == (State.FAILED, 1, 1)
-    assert last.events[-1].retries_exhausted
+    assert last.batch.tasks.events[-1].data["exhausted"]
     assert require_task(last.decide(MakeAvailable(**BY_SERVER))) == ended
 
 
 def test_non_retryable_failure_is_final_without_an_exhausted_alert() -> None:
     decider = new_decider(task_row(State.RUNNING))
     assert require_task(decider.decide(fail_command(retryable=False))).final == 1
-    assert not decider.events[-1].retries_exhausted
+    assert "exhausted" not in decider.batch.tasks.events[-1].data
 
 
 def test_task_is_not_made_available_before_its_backoff_ends() -> None:
@@ -295,7 +295,7 @@ def test_abort_applies_once_and_only_to_the_named_attempt() -> None:
     aborted = require_task(decider.decide(msgspec.structs.replace(late, attempt_token="k")))
     assert (aborted.status, aborted.retry_count, aborted.waits_for) == (State.ABORTED, 1, WaitsFor.TIME)
     assert require_task(decider.decide(msgspec.structs.replace(late, attempt_token="k"))) == aborted
-    assert decider.held_count_changes == {(ZONE, AGENT_ID): -1}
+    assert decider.batch.agents.held_changes == {(ZONE, AGENT_ID): -1}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_claim_starts_the_assigned_attempts_of_its_agent_first() -> None:
     [assigned, following] = claimed.items
     assert (assigned.task.status, assigned.task.attempt, assigned.task.attempt_token) == (State.RUNNING, 1, "k")
     assert (following.task.id, following.task.attempt_token) == ("next", "new")
-    assert decider.held_count_changes == {(ZONE, AGENT_ID): 1}, "the assigned task already uses a slot"
+    assert decider.batch.agents.held_changes == {(ZONE, AGENT_ID): 1}, "the assigned task already uses a slot"
     assert claim_ids(decider, claim_command(5, claim_id="c")) == ["t", "next"]
 
 
@@ -352,7 +352,7 @@ def test_task_with_a_failed_dependency_is_created_and_then_fails() -> None:
     assert (result.task.status, result.task.reason) == (State.FAILED, "dependency_failed")
     assert result.content is not None
     assert result.content.last_error
-    assert [(event.type, event.from_state, event.task.status) for event in decider.events] == [
+    assert [(event.type, event.from_state, event.row.status) for event in decider.batch.tasks.events] == [
         ("task.created", None, State.PENDING),
         ("task.failed", State.PENDING, State.FAILED),
     ]
@@ -370,7 +370,7 @@ def test_released_task_is_pending_as_if_never_claimed() -> None:
     decider = new_decider(task_row(State.RUNNING))
     released = require_task(decider.decide(Release(**BY_CALLER, attempt_token="k")))
     assert (released.status, released.attempt, released.agent_id, released.retry_count) == (State.PENDING, 0, None, 0)
-    assert decider.held_count_changes == {(ZONE, AGENT_ID): -1}
+    assert decider.batch.agents.held_changes == {(ZONE, AGENT_ID): -1}
     assert claim_ids(decider, claim_command(token="k2")) == ["t"]
 
 
@@ -382,7 +382,7 @@ def test_progress_decreases_within_an_attempt_only_on_reset() -> None:
     assert (
         require_task(decider.decide(msgspec.structs.replace(report, percent=20, is_reset=True))).progress_percent == 20
     )
-    assert decider.content_updates[ZONE, "t"].checkpoint_data == '{"at":1}'
+    assert decider.batch.content.updates[ZONE, "t"].checkpoint_data == '{"at":1}'
     assert decided_events(decider) == [("task.progressed", "t")] * 2, "a report without progress logs no event"
 
 
@@ -408,8 +408,8 @@ def test_progress_repeated_under_its_key_is_charged_once_and_changes_nothing() -
         == "idempotency_key_conflict"
     )
     assert require_code(decider.decide(msgspec.structs.replace(report, attempt_token="older"))) == "stale_attempt"
-    assert [record.subject_id for record in decider.key_records_to_store] == ["t", "t"]
-    assert [reported_cost for _, reported_cost in decider.costs] == [cost, cost]
+    assert [record.subject_id for record in decider.batch.keys.new_records] == ["t", "t"]
+    assert [reported_cost for _, reported_cost in decider.batch.costs] == [cost, cost]
 
 
 def test_recorded_launch_starts_an_assigned_task_and_stores_its_session() -> None:
@@ -419,7 +419,7 @@ def test_recorded_launch_starts_an_assigned_task_and_stores_its_session() -> Non
     assert require_code(decider.decide(assign)) == STATE_CONFLICT
     running = require_task(decider.decide(RecordLaunch(**BY_SERVER, attempt_token="k", session_key="s")))
     assert (running.status, running.session_key) == (State.RUNNING, "s")
-    assert decider.held_count_changes == {(ZONE, AGENT_ID): 1}
+    assert decider.batch.agents.held_changes == {(ZONE, AGENT_ID): 1}
 
 
 def test_overdue_task_is_warned_once_and_progress_extends_the_hung_deadline() -> None:
@@ -455,17 +455,17 @@ def test_operator_command_in_every_state_transitions_or_is_refused(verb: str, st
     if status in allowed.split():
         assert require_task(outcome).status is target
         expected = [] if status is target and not (verb == "cancel" and status is not State.ABORTED) else [status]
-        assert [event.from_state for event in decider.events] == expected
+        assert [event.from_state for event in decider.batch.tasks.events] == expected
     else:
         assert require_code(outcome) == STATE_CONFLICT
-        assert not decider.originals
+        assert not decider.batch.tasks.updates()
 
 
 def test_cancel_and_pause_free_the_slot_and_invalidate_the_token() -> None:
     for command in (OPERATOR_COMMANDS["cancel"][0], OPERATOR_COMMANDS["pause"][0]):
         decider = new_decider(task_row(State.RUNNING))
         decider.decide(command)
-        assert decider.held_count_changes == {(ZONE, AGENT_ID): -1}
+        assert decider.batch.agents.held_changes == {(ZONE, AGENT_ID): -1}
         assert require_code(decider.decide(complete_command())) == "stale_attempt"
 
 
@@ -492,8 +492,8 @@ def test_patch_is_applied_completely_or_not_at_all() -> None:
     assert (after.status, after.priority) == (State.PAUSED, 9)
     done = new_decider(task_row(State.COMPLETED))
     assert require_code(done.decide(Patch(**BY_CALLER, priority=9, status_change="pause"))) == STATE_CONFLICT
-    assert not done.originals
+    assert not done.batch.tasks.updates()
     cyclic = new_decider(task_row())
     outcome = cyclic.decide(Patch(**BY_CALLER, depends_on=("t",), status_change="pause"))
     assert require_code(outcome) == "dependency_cycle"
-    assert not cyclic.originals
+    assert not cyclic.batch.tasks.updates()

@@ -64,12 +64,12 @@ def agent_last_seen(*, recently: bool) -> dict[tuple[str, str], AgentInfo]:
 def test_report_with_the_current_token_counts_as_heartbeat(command: TaskCommand) -> None:
     decider = new_decider(task_row(State.RUNNING))
     decider.decide(command)
-    assert decider.seen_agents == {AGENT_REF}
+    assert decider.batch.agents.seen == {AGENT_REF}
     older = replace(command, attempt_token="older")
     for stale_command, status in ((older, State.RUNNING), (command, State.PAUSED), (command, State.ABORTED)):
         decider = new_decider(task_row(status))
         assert require_code(decider.decide(stale_command)) == "stale_attempt"
-        assert not decider.seen_agents
+        assert not decider.batch.agents.seen
 
 
 @pytest.mark.parametrize(
@@ -89,25 +89,25 @@ def test_report_with_the_current_token_counts_as_heartbeat(command: TaskCommand)
 def test_commands_of_others_do_not_count_as_heartbeat_of_the_agent(command: TaskCommand, status: State) -> None:
     decider = new_decider(task_row(status))
     decider.decide(command)
-    assert decider.originals, "the command changed the task"
-    assert not decider.seen_agents
+    assert decider.batch.tasks.updates(), "the command changed the task"
+    assert not decider.batch.agents.seen
 
 
 def test_claim_counts_as_heartbeat_even_if_it_returns_nothing() -> None:
     decider = new_decider(task_row())
     assert claim_ids(decider, claim_command()) == ["t"]
-    assert (decider.seen_agents, decider.activated_agents) == ({AGENT_REF}, {})
+    assert (decider.batch.agents.seen, decider.batch.agents.activated) == ({AGENT_REF}, {})
     for agents, is_seen in (({AGENT_REF: agent_info()}, True), (agent_last_seen(recently=True), False)):
         decider = new_decider(agents=agents)
         assert claim_ids(decider, claim_command()) == []
-        assert (decider.seen_agents == {AGENT_REF}) is is_seen
+        assert (decider.batch.agents.seen == {AGENT_REF}) is is_seen
 
 
 def test_claim_revives_a_stale_agent_and_returns_tasks() -> None:
     decider = new_decider(task_row(), agents=agent_last_seen(recently=False))
     command = claim_command()
     assert claim_ids(decider, command) == ["t"]
-    assert (decider.seen_agents, decider.activated_agents) == ({AGENT_REF}, {AGENT_REF: command})
+    assert (decider.batch.agents.seen, decider.batch.agents.activated) == ({AGENT_REF}, {AGENT_REF: command})
 
 
 def test_assign_to_a_stale_agent_is_refused() -> None:
@@ -116,4 +116,4 @@ def test_assign_to_a_stale_agent_is_refused() -> None:
         require_code(decider.decide(Assign(zone_id=ZONE, id="t", agent_id=AGENT_ID, attempt_token="k")))
         == "task_state_conflict"
     )
-    assert not decider.held_count_changes
+    assert not decider.batch.agents.held_changes

@@ -25,7 +25,7 @@ def test_claim_returns_tasks_in_rank_order_up_to_the_byte_limit() -> None:
     rows = [task_row(task_id=name) for name in "abcd"]
     decider = new_decider(*rows, content_sizes={(ZONE, "a"): HALF, (ZONE, "b"): HALF, (ZONE, "c"): 1, (ZONE, "d"): 1})
     assert claim_ids(decider, claim_command(4)) == ["a", "b"]
-    assert decider.task((ZONE, "c")).status is State.PENDING
+    assert decider.batch.tasks[ZONE, "c"].status is State.PENDING
 
 
 def test_each_claim_of_a_batch_gets_one_task_of_any_size() -> None:

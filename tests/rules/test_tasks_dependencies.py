@@ -60,7 +60,7 @@ def test_new_task_waits_only_for_unfinished_dependencies() -> None:
     )
     assert (first.waits_for, first.unmet_dependencies, first.dependency_count) == (WaitsFor.DEPENDENCIES, 1, 2)
     assert (second.status, second.waits_for) == READY
-    assert decider.met_dependencies == {((ZONE, "t1"), "b"), ((ZONE, "t2"), "b")}
+    assert decider.batch.dependencies.met == {((ZONE, "t1"), "b"), ((ZONE, "t2"), "b")}
 
 
 def test_unknown_dependency_is_refused() -> None:
@@ -90,8 +90,8 @@ def test_completion_unblocks_ready_dependents_in_the_same_batch() -> None:
     )
     decider.decide(complete_command())
     assert decided_events(decider) == [("task.completed", "t"), ("task.unblocked", "d1")]
-    assert decider.task((ZONE, "d2")).unmet_dependencies == 1
-    assert decider.met_dependencies == {((ZONE, "d1"), "t"), ((ZONE, "d2"), "t")}
+    assert decider.batch.tasks[ZONE, "d2"].unmet_dependencies == 1
+    assert decider.batch.dependencies.met == {((ZONE, "d1"), "t"), ((ZONE, "d2"), "t")}
     assert task_rules.claim_ids(decider, claim_command(5, token="k2")) == ["d1"]
 
 
@@ -102,7 +102,7 @@ def test_paused_dependent_is_unblocked_and_stays_paused() -> None:
         dependents=dependents({"t": ["d"]}),
     )
     decider.decide(complete_command())
-    after = decider.task((ZONE, "d"))
+    after = decider.batch.tasks[ZONE, "d"]
     assert (after.status, after.unmet_dependencies) == (State.PAUSED, 0)
 
 
@@ -110,13 +110,13 @@ def test_unblocked_task_still_waits_for_its_run_time() -> None:
     delayed = waiting("d", available_at=NOW + 1_000)
     decider = new_decider(task_row(State.RUNNING), delayed, dependents=dependents({"t": ["d"]}))
     decider.decide(complete_command())
-    assert decider.task((ZONE, "d")).waits_for == WaitsFor.TIME
+    assert decider.batch.tasks[ZONE, "d"].waits_for == WaitsFor.TIME
 
 
 def test_final_failure_fails_dependents_and_marks_theirs_as_pending() -> None:
     decider = new_decider(failed(), waiting("d"), dependents=dependents({"t": ["d"]}))
     assert require_task(decider.decide(unblock_command())).dependents_pending == 0
-    after = decider.task((ZONE, "d"))
+    after = decider.batch.tasks[ZONE, "d"]
     assert (after.status, after.reason, after.final, after.dependents_pending) == (
         State.FAILED,
         "dependency_failed",
@@ -124,13 +124,13 @@ def test_final_failure_fails_dependents_and_marks_theirs_as_pending() -> None:
         1,
     )
     assert decided_events(decider) == [("task.failed", "d")]
-    assert "'t'" in str(decider.content_updates[ZONE, "d"].last_error)
+    assert "'t'" in str(decider.batch.content.updates[ZONE, "d"].last_error)
 
 
 def test_dependent_set_to_run_becomes_ready_after_a_failed_dependency() -> None:
     decider = new_decider(failed(), waiting("d", on_dependency_failure="run"), dependents=dependents({"t": ["d"]}))
     decider.decide(unblock_command())
-    assert (decider.task((ZONE, "d")).status, decider.task((ZONE, "d")).waits_for) == READY
+    assert (decider.batch.tasks[ZONE, "d"].status, decider.batch.tasks[ZONE, "d"].waits_for) == READY
 
 
 def test_truncated_dependents_are_left_to_the_next_batch() -> None:
@@ -138,22 +138,22 @@ def test_truncated_dependents_are_left_to_the_next_batch() -> None:
         task_row(State.RUNNING), waiting("d"), dependents=dependents({"t": ["d"]}), dependents_truncated=True
     )
     assert require_task(decider.decide(complete_command())).dependents_pending == 1
-    next_batch = new_decider(decider.task((ZONE, "t")), waiting("e"), dependents=dependents({"t": ["e"]}))
+    next_batch = new_decider(decider.batch.tasks[ZONE, "t"], waiting("e"), dependents=dependents({"t": ["e"]}))
     assert require_task(next_batch.decide(unblock_command())).dependents_pending == 0
-    assert (next_batch.task((ZONE, "e")).status, next_batch.task((ZONE, "e")).waits_for) == READY
+    assert (next_batch.batch.tasks[ZONE, "e"].status, next_batch.batch.tasks[ZONE, "e"].waits_for) == READY
 
 
 def test_retryable_failure_does_not_affect_dependents() -> None:
     decider = new_decider(task_row(State.FAILED), waiting("d"), dependents=dependents({"t": ["d"]}))
     decider.decide(unblock_command())
-    assert not decider.events
+    assert not decider.batch.tasks.events
 
 
 def test_canceled_task_fails_its_dependents() -> None:
     decider = new_decider(task_row(), waiting("d"), dependents=dependents({"t": ["d"]}))
     decider.decide(Cancel(zone_id=ZONE, caller=CREATOR, id="t", reason="r"))
     decider.decide(unblock_command())
-    assert decider.task((ZONE, "d")).status is State.FAILED
+    assert decider.batch.tasks[ZONE, "d"].status is State.FAILED
 
 
 def test_manual_retry_waits_again_for_unfinished_dependencies() -> None:
@@ -163,7 +163,7 @@ def test_manual_retry_waits_again_for_unfinished_dependencies() -> None:
     decider = new_decider(
         failed_task, task_row(State.PENDING, "a"), task_row(State.COMPLETED, "b"), dependencies=dependencies
     )
-    assert (require_task(decider.decide(retry)).waits_for, decider.reopened_dependencies) == (
+    assert (require_task(decider.decide(retry)).waits_for, decider.batch.dependencies.reopened) == (
         WaitsFor.DEPENDENCIES,
         {((ZONE, "t"), "a")},
     )
@@ -183,7 +183,7 @@ def test_patch_that_closes_a_cycle_is_refused_with_the_cycle() -> None:
     refusal = decider.decide(patch_command(["b"]))
     assert require_code(refusal) == "dependency_cycle"
     assert getattr(refusal, "members", {})["cycle"] == ["t", "b", "c", "t"]
-    assert not decider.originals
+    assert not decider.batch.tasks.updates()
     assert require_code(new_decider(task_row()).decide(patch_command(["t"]))) == "dependency_cycle"
 
 
@@ -205,7 +205,7 @@ def test_fail_for_cycle_fails_only_a_waiting_task() -> None:
     decider = new_decider(waiting("t"))
     after = require_task(decider.decide(FailForCycle(zone_id=ZONE, id="t", cycle=("t", "u", "t"))))
     assert (after.status, after.reason) == (State.FAILED, "dependency_cycle")
-    assert decider.events[0].cycle == ("t", "u", "t")
+    assert decider.batch.tasks.events[0].data["cycle"] == ["t", "u", "t"]
     assert (
         require_task(new_decider(task_row()).decide(FailForCycle(zone_id=ZONE, id="t", cycle=("t", "t")))).status
         is State.PENDING
@@ -264,5 +264,5 @@ def test_independent_tasks_keep_the_order_of_the_request() -> None:
 def test_duplicate_dependent_is_counted_down_once() -> None:
     decider = new_decider(task_row(State.RUNNING), waiting("d", 2), dependents=dependents({"t": ["d", "d"]}))
     decider.decide(complete_command())
-    assert decider.task((ZONE, "d")).unmet_dependencies == 1
-    assert msgspec.structs.asdict(decider.task((ZONE, "d")))["waits_for"] == WaitsFor.DEPENDENCIES
+    assert decider.batch.tasks[ZONE, "d"].unmet_dependencies == 1
+    assert msgspec.structs.asdict(decider.batch.tasks[ZONE, "d"])["waits_for"] == WaitsFor.DEPENDENCIES

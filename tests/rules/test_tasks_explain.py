@@ -13,7 +13,7 @@ from quarterdeck.domain.tasks.model.explain_types import (
     TaskExplanation,
     UnmetDependency,
 )
-from quarterdeck.domain.tasks.model.rows import State, Task, WaitsFor
+from quarterdeck.domain.tasks.model.rows import State, Task, Verb, WaitsFor
 from quarterdeck.domain.tasks.rules import explain, states
 from quarterdeck.domain.tasks.rules.budgets import to_spent_view
 from tests.support.builders import NOW, ZONE
@@ -122,12 +122,12 @@ def test_running_task_names_its_agent_and_deadlines() -> None:
         (states.fail_dependency(task_row(), states.DEPENDENCY_CYCLE, NOW), "form a cycle"),
         (states.cancel(task_row(), "not needed", NOW), "not needed"),
         (
-            states.fail(task_row(State.RUNNING, retry_count=2), State.FAILED, states.Failure("failed", 0.0), 1, NOW),
+            states.fail(task_row(State.RUNNING, retry_count=2), Verb.FAIL, states.Failure("failed", 0.0), 1, NOW),
             "no retries are left",
         ),
         (
             states.fail(
-                task_row(State.RUNNING), State.FAILED, states.Failure("failed", 0.0, False), TIMEOUTS.hung_ms, NOW
+                task_row(State.RUNNING), Verb.FAIL, states.Failure("failed", 0.0, False), TIMEOUTS.hung_ms, NOW
             ),
             "not retryable",
         ),

@@ -27,8 +27,7 @@ from quarterdeck.domain.tasks.rules import states
 from quarterdeck.domain.tasks.rules.batch_input import BatchInput, TaskClass
 from quarterdeck.domain.tasks.rules.decider import BatchDecider
 from quarterdeck.domain.tasks.rules.dependency_graph import find_stuck_tasks
-from quarterdeck.domain.tasks.rules.ready_queues import is_ready
-from quarterdeck.domain.tasks.rules.states import HELD
+from quarterdeck.domain.tasks.rules.states import HELD, is_ready
 from tests.support.builders import NOW, ZONE
 from tests.support.task_rules import (
     CREATOR,
@@ -143,20 +142,20 @@ class TaskMachine(RuleBasedStateMachine):
                     assert self.holders.setdefault(key, command.agent_id) == command.agent_id
             if isinstance(result, Problem):
                 continue
-        for event in decider.events:
+        for event in decider.batch.tasks.events:
             assert (
                 event.from_state is None
-                or event.from_state == event.task.status
-                or (event.from_state, event.task.status) in TRANSITIONS
+                or event.from_state == event.row.status
+                or (event.from_state, event.row.status) in TRANSITIONS
             )
-            self.completions[event.task.id] += event.type == "task.completed"
-        for ref in {*decider.new_task_contents, *decider.originals}:
-            self.rows[ref] = decider.task(ref)
-        for ref, depends_on in decider.new_dependencies.items():
+            self.completions[event.row.id] += event.type == "task.completed"
+        for row in (*decider.batch.tasks.inserts(), *(after for _, after in decider.batch.tasks.updates())):
+            self.rows[row.ref] = row
+        for ref, depends_on in decider.batch.dependencies.new.items():
             self.met = {(task_ref, dependency) for task_ref, dependency in self.met if task_ref != ref}
             self.dependencies[ref] = depends_on
-        self.met = (self.met | decider.met_dependencies) - decider.reopened_dependencies
-        for (_, agent_id), change in decider.held_count_changes.items():
+        self.met = (self.met | decider.batch.dependencies.met) - decider.batch.dependencies.reopened
+        for (_, agent_id), change in decider.batch.agents.held_changes.items():
             held[agent_id] += change
         assert +held == Counter(row.agent_id for row in self.rows.values() if row.status in HELD)
         self.batch = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -29,11 +29,12 @@ from quarterdeck.domain.tasks.model.commands import (
     Retry,
     Start,
     TaskCommand,
+    TaskUpdate,
     UnblockDependents,
 )
 from quarterdeck.domain.tasks.model.rows import State, Task, Verb, WaitsFor
 from quarterdeck.domain.tasks.rules import states
-from quarterdeck.domain.tasks.rules.decider import BatchDecider
+from quarterdeck.domain.tasks.rules.decider import DECISIONS, BatchDecider
 from tests.support.builders import NOW, ZONE
 from tests.support.task_rules import (
     AGENT_ID,
@@ -74,7 +75,7 @@ def retrying(status: State) -> Task:
     if status is not State.ABORTED:
         return task_row(status)
     failure = states.Failure("timeout", 0.0)
-    return states.fail(task_row(State.RUNNING), State.ABORTED, failure, TIMEOUTS.backoff_max_ms, NOW - 1)
+    return states.fail(task_row(State.RUNNING), Verb.ABORT, failure, TIMEOUTS.backoff_max_ms, NOW - 1)
 
 
 def blocked_by_another(status: State) -> Task:
@@ -127,13 +128,13 @@ CASES = {
 def apply(decider: BatchDecider, task: Task, command: TaskCommand) -> State | None:
     """The new state of the task; None if there was no transition."""
     decider.decide(command)
-    events = [event for event in decider.events if event.task.id == task.id]
+    events = [event for event in decider.batch.tasks.events if event.row.id == task.id]
     if not events:
-        assert decider.task((ZONE, task.id)) == task, "no change without a transition"
+        assert decider.batch.tasks[ZONE, task.id] == task, "no change without a transition"
         return None
     [event] = events
     assert event.from_state is task.status
-    return event.task.status
+    return event.row.status
 
 
 def decider_with(task: Task) -> BatchDecider:
@@ -175,3 +176,14 @@ def test_abort_without_retries_left_makes_the_transition_of_a_failure() -> None:
         task = msgspec.structs.replace(task_row(status), max_retries=0)
         command = Abort(**BY_SERVER, attempt_token=task.attempt_token, reason="timeout", jitter=0.0)
         assert apply(decider_with(task), task, command) is states.TASK_STATES.next_state(Verb.FAIL, status)
+
+
+def test_every_transition_has_an_event_type() -> None:
+    assert {*states.EVENT_TYPES} == {*Verb}
+
+
+def test_each_command_has_its_decision() -> None:
+    assert {*DECISIONS} == {command for command in get_args(TaskCommand) if issubclass(command, TaskUpdate)}
+    for command, decision in DECISIONS.items():
+        accepted = get_type_hints(decision)["command"]
+        assert command in (get_args(accepted) or (accepted,)), f"{decision.__name__} does not take {command.__name__}"

@@ -16,6 +16,7 @@ import pytest
 
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.ids import new_id
+from quarterdeck.domain.access.queries import Q as ACCESS
 from quarterdeck.domain.agents.queries import Q as AGENTS
 from quarterdeck.domain.api_keys.queries import Q as KEYS
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
@@ -51,7 +52,7 @@ STORE = (BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK, SET_ZONES)
 def workload_statements() -> list[Statement]:
     tasks = chain(TASKS, COORDINATOR, LOGS, LISTS, COSTS)
     fleets = chain(FLEETS, FLEET_LISTS)
-    return list(chain(ENGINE, ZONES, SESSIONS, AGENTS, INVOCATIONS, tasks, WEBHOOKS, fleets))
+    return list(chain(ENGINE, ZONES, ACCESS, SESSIONS, AGENTS, INVOCATIONS, tasks, WEBHOOKS, fleets))
 
 
 def test_all_statement_files_are_covered() -> None:

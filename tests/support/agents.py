@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TypedDict
 
 from quarterdeck.core.caller import Caller, Role
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import (
     Agent,
@@ -17,7 +18,6 @@ from quarterdeck.domain.agents.model import (
     HeartbeatResult,
     IssueToken,
     RecordHeartbeat,
-    Ref,
     RefreshStatus,
     Register,
     RegisterBody,

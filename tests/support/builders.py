@@ -89,10 +89,12 @@ def spawn_input(
     frozen: bool = False,
     now: int = NOW,
 ) -> SpawnBatchInput:
-    """The input of a spawn batch in ZONE with these sessions."""
+    """The input of a spawn batch in ZONE with these sessions, of parents and of callers."""
+    sessions_by_ref = {(row.zone_id, row.id): row for row in sessions}
     return SpawnBatchInput(
         now=now,
         zones={ZONE: ZoneAdmissionState(limits, frozen)},
-        sessions={(row.zone_id, row.id): row for row in sessions},
+        sessions=sessions_by_ref,
+        caller_sessions=sessions_by_ref,
         counts=counts or {},
     )

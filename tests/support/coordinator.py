@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from quarterdeck.core.clock import system_now
+from quarterdeck.domain.coordination.background.coordinator import REPEAT_SECONDS
 from quarterdeck.domain.coordination.component import Coordination, CoordinationDeps
-from quarterdeck.domain.coordination.coordinator import REPEAT_SECONDS
 from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, LauncherConfigs
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.engine.leases import Fence, Lease

@@ -11,7 +11,7 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import KeyRecord
-from quarterdeck.core.ids import new_id
+from quarterdeck.core.ids import Ref, new_id
 from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.component import Delegations
 from quarterdeck.domain.delegations.model import (
@@ -29,7 +29,7 @@ from quarterdeck.domain.delegations.model import (
     RevokeResult,
     Traversal,
 )
-from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider, Ref, is_active
+from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider, is_active
 from quarterdeck.domain.delegations.rules.topological_order import (
     RANK_GAP,
     RespaceRequest,
@@ -110,9 +110,11 @@ def delegation_input(
     sessions_by_id = {row.id: row for row in sessions or ()}
     names = {name for edge in edges for name in (edge.source_session_id, edge.target_session_id)}
     rows = {name: session_row(id=name) for name in {*names, *"abcdefgh"}} | sessions_by_id
+    sessions_by_ref = {(ZONE, name): row for name, row in rows.items()}
     return DelegationBatchInput(
         now=now,
-        sessions={(ZONE, name): row for name, row in rows.items()},
+        sessions=sessions_by_ref,
+        caller_sessions=sessions_by_ref,
         edges={(edge.zone_id, edge.id): edge for edge in edges},
         orphaned={(edge.zone_id, edge.id) for edge in orphaned},
         ever_delegated_to={(edge.zone_id, edge.target_session_id) for edge in edges},

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
+from quarterdeck.domain.fleets.background.pane_notifier import NotifierDeps, PaneNotifier
 from quarterdeck.domain.fleets.model.commands import PaneLocation
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
-from quarterdeck.domain.fleets.pane_notifier import NotifierDeps, PaneNotifier
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.store.interface import decode
 from quarterdeck.tmux.coding_agents import merge_coding_agents

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 
 from quarterdeck.core.webhook_signing import secret_deriver
+from quarterdeck.domain.invocations.background.push_delivery import PushDeps, PushWorker
 from quarterdeck.domain.invocations.model import Invocation, InvocationSettings
-from quarterdeck.domain.invocations.push_delivery import PushDeps, PushWorker
 from quarterdeck.domain.invocations.rules.states import ENDED_STATES
 from quarterdeck.domain.services.model import DeliveryMode, ServiceUpdate
 from quarterdeck.domain.services.operations import Registrar

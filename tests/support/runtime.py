@@ -17,6 +17,7 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.webhook_signing import secret_deriver
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents.component import Agents
 from quarterdeck.domain.agents.model import AgentTokenClaims
 from quarterdeck.domain.invocations import operations as invocations
@@ -125,7 +126,7 @@ class RuntimeHarness:
         self.engine, self.cross_zone_engine = self.shared.engine, self.shared.cross_zone_engine
         self.lanes = self.shared.lanes
         self.cipher = cipher_of(NEW_KEY)
-        self.zones = Zones(self.shared, sessions.with_bearer_check, _accept_bearer)
+        self.zones = Zones(self.shared, access.with_caller_check, _accept_bearer)
         self.put_zone_lane, self.show_zone_lane = self.zones.put_lane, self.zones.show_lane
         self.freeze_lane = self.zones.freeze_lane
         self.sessions = Sessions(self.shared)

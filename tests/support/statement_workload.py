@@ -12,8 +12,7 @@ from pathlib import Path
 from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations import role_assignments
-from quarterdeck.domain.agents.operations.authorization import require_permission
+from quarterdeck.domain.access.operations import require_permission, role_assignments
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.model import InvocationFilter, OwnerKind, ShowInvocation, State as InvocationState
 from quarterdeck.domain.invocations.operations.long_poll import load_ready_services, new_claim_poll

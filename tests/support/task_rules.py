@@ -9,12 +9,12 @@ import msgspec
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Claim, Complete, Create, Fail, TaskResult
-from quarterdeck.domain.tasks.model.rows import ClaimedTasks, Content, CreatedTask, State, Strategy, Task, TaskRef
+from quarterdeck.domain.tasks.model.rows import ClaimedTasks, Content, CreatedTask, State, Strategy, Task, TaskRef, Verb
 from quarterdeck.domain.tasks.rules import ranking, states
 from quarterdeck.domain.tasks.rules.batch_input import AgentInfo, BatchInput, DependencyState, TaskClass, Timeouts
 from quarterdeck.domain.tasks.rules.decider import BatchDecider
-from quarterdeck.domain.tasks.rules.ready_queues import class_id_of, is_ready
-from quarterdeck.domain.tasks.rules.states import Attempt, TaskRank
+from quarterdeck.domain.tasks.rules.ready_queues import class_id_of
+from quarterdeck.domain.tasks.rules.states import Attempt, is_ready
 from tests.support.builders import NOW, ZONE, caller
 from tests.support.structs import build_struct
 
@@ -78,11 +78,9 @@ def fail_command(task_id: str = "t", token: str | None = "k", *, retryable: bool
 
 def task_row(status: State = State.PENDING, task_id: str = "t", **changes: object) -> Task:
     """A stored task in this state. If it has or had an attempt, the agent is `a` and the token `k`."""
-    task = states.create(
-        create_command(task_id), TaskRank(Strategy.PRIORITY, ranking.by_priority(5, NOW - 10)), 0, NOW - 10
-    )
+    task = states.create(create_command(task_id), ranking.by_priority(5, NOW - 10), Strategy.PRIORITY, 0, NOW - 10)
     if status in (State.ASSIGNED, State.RUNNING, State.COMPLETED, State.ARCHIVED, State.FAILED):
-        task = states.assign(task, Attempt(AGENT_ID, "k"), NOW - 5)
+        task = states.assign(task, Attempt(AGENT_ID, "k"), NOW + 60_000, NOW - 5)
     if status in (State.RUNNING, State.COMPLETED, State.ARCHIVED, State.FAILED):
         task = states.start(task, TIMEOUTS.overdue_ms, NOW - 5)
     if status in (State.COMPLETED, State.ARCHIVED):
@@ -90,7 +88,7 @@ def task_row(status: State = State.PENDING, task_id: str = "t", **changes: objec
     if status is State.ARCHIVED:
         task = states.archive(task, NOW - 1)
     if status is State.FAILED:
-        task = states.fail(task, State.FAILED, states.Failure("failed", 0.0), TIMEOUTS.backoff_max_ms, NOW - 1)
+        task = states.fail(task, Verb.FAIL, states.Failure("failed", 0.0), TIMEOUTS.backoff_max_ms, NOW - 1)
     if status is State.PAUSED:
         task = states.pause(task, NOW - 1)
     if status is State.ABORTED:
@@ -141,7 +139,7 @@ def require_code(result: TaskResult | Problem) -> str:
 
 
 def decided_events(decider: BatchDecider) -> list[tuple[str, str]]:
-    return [(event.type, event.task.id) for event in decider.events]
+    return [(event.type, event.row.id) for event in decider.batch.tasks.events]
 
 
 def dependency_states(rows: Iterable[Task]) -> list[DependencyState]:

@@ -13,9 +13,9 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.core.webhook_signing import secret_deriver
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.webhooks import operations as webhooks
+from quarterdeck.domain.webhooks.background.delivery_worker import DeliveryDeps, DeliveryWorker
+from quarterdeck.domain.webhooks.background.event_fanout import SINK_NAME, FanoutWakeups, WebhookFanout
 from quarterdeck.domain.webhooks.component import Webhooks
-from quarterdeck.domain.webhooks.delivery_worker import DeliveryDeps, DeliveryWorker
-from quarterdeck.domain.webhooks.event_fanout import SINK_NAME, FanoutWakeups, WebhookFanout
 from quarterdeck.domain.webhooks.model import (
     ClaimDeliveries,
     Create,

@@ -16,6 +16,7 @@ All other packages may import from `core`; `core` imports from none of them.
 | idempotency     | idempotency keys: what a key identifies, and when two requests are equal            |
 | ids             | UUIDv7 text ids, ordered by time, generated before the statement that stores them   |
 | log_event       | the fields of an event, for packages that render events                             |
+| metric_table    | every metric: name, type, help text, labels and buckets                             |
 | paging          | opaque cursors that stay valid when their row is deleted                            |
 | ping_policy     | which fleet members a monitor pings, and when a monitor is stale                    |
 | redaction       | which parts of JSON values and free text are secret, and how they are masked        |

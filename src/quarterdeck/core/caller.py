@@ -40,6 +40,10 @@ class Bearer(msgspec.Struct, frozen=True):
     """A session that must exist and be live."""
     agent_id: str | None = None
     """An agent that must not have been terminated, if it is registered."""
+    agent_since: int | None = None
+    """As in `Caller`."""
+    issued_at: int | None = None
+    """As in `Caller`."""
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -74,7 +78,7 @@ class Caller(msgspec.Struct, frozen=True):
         """The session or agent that this credential acts for, if it names one."""
         if self.session_id is None and self.agent_id is None:
             return None
-        return Bearer(self.zone_id, self.session_id, self.agent_id)
+        return Bearer(self.zone_id, self.session_id, self.agent_id, self.agent_since, self.issued_at)
 
     def can_act_for(self, application_id: str, action: str) -> bool:
         """Whether the caller is the application, has the scope for this action on it, or is an administrator."""

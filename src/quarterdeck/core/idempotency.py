@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -74,3 +75,23 @@ def key_conflict(key: Key) -> KeyConflict:
         "idempotency_key_conflict",
         f"The key {key.key!r} was already used in this zone with a different body. Use a new key for a new request.",
     )
+
+
+class BatchKeys:
+    """The keys of one batch: the stored ones, and those that its commands add."""
+
+    def __init__(self, stored: Mapping[Key, KeyRecord]) -> None:
+        self._records = {**stored}
+        self.new_records: list[KeyRecord] = []
+
+    def find(self, key: Key | None, digest: str) -> str | KeyConflict | None:
+        """The id of the object that was created under the key, or None. A `KeyConflict` if another request used it."""
+        record = None if key is None else self._records.get(key)
+        if key is None or record is None:
+            return None
+        return record.subject_id if record.digest == digest else key_conflict(key)
+
+    def add(self, key: Key | None, digest: str, subject_id: str) -> None:
+        if key is not None:
+            self._records[key] = record = new_record(key, digest, subject_id)
+            self.new_records.append(record)

@@ -11,6 +11,8 @@ import re
 import time
 from functools import lru_cache
 
+Ref = tuple[str, str]
+"""(zone id, row id)"""
 PATH_ID = re.compile(r"[A-Za-z0-9_.\-:]{1,128}")
 NAME_MAX = 255
 NUMERIC_ID = re.compile(r"[1-9][0-9]{0,15}")

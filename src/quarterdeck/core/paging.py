@@ -1,4 +1,4 @@
-"""Opaque cursors for paged listings.
+"""Paged lists: their query, their response, and opaque cursors.
 
 A cursor holds the sort key after which the next page begins. It refers to no row, so it stays valid when the last row
 of the page is deleted. It also holds the name of the listing, so that a cursor from a different listing is refused
@@ -10,10 +10,47 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Annotated, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from quarterdeck.core.errors import Invalid
+from quarterdeck.core.routing import Call, Reply
 
+Row = TypeVar("Row")
+View = TypeVar("View")
+ListView = TypeVar("ListView")
+Cursor = Annotated[str, Meta(max_length=512)]
 _CURSOR_PATTERN = re.compile(r"[A-Za-z0-9_\-]{1,512}")
+
+
+# No docstrings here: OpenAPI would show them. `http/openapi/schemas.py` names `Page[ServiceView]` `ServiceList`.
+class Page(msgspec.Struct, Generic[View], frozen=True):
+    items: list[View]
+    next_cursor: str | None
+
+
+class CamelPage(Page[View], Generic[View], frozen=True, rename="camel"):
+    next_cursor: str | None
+
+
+class PageQuery(msgspec.Struct, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    cursor: str | None = None
+
+
+class PagedQuery(Protocol):
+    """A query with the fields of `PageQuery`, in any order and with its own bounds."""
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def cursor(self) -> str | None: ...
 
 
 def encode(listing: str, sort_key: str) -> str:
@@ -33,11 +70,33 @@ def decode(listing: str, cursor: str) -> str:
     raise Invalid("invalid_cursor", "This cursor does not belong to this list.", field="cursor")
 
 
-def trim_page(sort_keys: list[str], limit: int) -> tuple[int, str | None]:
-    """How many rows to return, and the sort key after which the next page begins. None if this page is the last.
+# Without slots: `Listing[Row](…)` does not work for a frozen dataclass with slots in Python 3.11.
+@dataclass(frozen=True)
+class Listing(Generic[Row]):
+    """A paged list: its name in cursors, and the sort key of a row."""
 
-    `sort_keys` are those of up to `limit + 1` rows. The extra row shows that there is a next page.
-    """
-    if len(sort_keys) <= limit:
-        return len(sort_keys), None
-    return limit, sort_keys[limit - 1]
+    name: str
+    sort_key: Callable[[Row], str] = attrgetter("id")
+
+    def start_key(self, query: PagedQuery) -> str | None:
+        """The sort key after which the requested page begins. None for the first page."""
+        return decode(self.name, query.cursor) if query.cursor else None
+
+    def reply(
+        self,
+        call: Call[object, PagedQuery],
+        rows: Sequence[Row],
+        view: Callable[[Row], View],
+        build_list: Callable[[list[View], str | None], ListView],
+        *,
+        is_truncated: bool = False,
+    ) -> Reply[ListView]:
+        """Build the response of a list: `build_list(views, next_cursor)` and the `Link` header.
+
+        `rows` are up to `limit + 1` rows. The extra row shows that there is a next page, and is not returned. With
+        `is_truncated` there is a next page although there is no extra row.
+        """
+        page = rows[: call.query.limit]
+        has_next = is_truncated or len(rows) > len(page)
+        next_cursor = encode(self.name, self.sort_key(page[-1])) if has_next else None
+        return Reply(build_list([view(row) for row in page], next_cursor), headers=call.next_link(next_cursor))

@@ -78,6 +78,13 @@ class BackgroundLoop(ABC):
                 await self._task
 
 
+async def wait_at_most(seconds: float | None, awaitable: Awaitable[object]) -> None:
+    """Await something until it has finished or the time has passed."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await awaitable
+
+
 async def retry_while_unavailable(
     call: Callable[[], Awaitable[T]], deadline: float, policy: Policy = UNAVAILABLE_RETRY
 ) -> T:

@@ -16,9 +16,8 @@ running attempts within its grace period, and cancels the remaining ones, which 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.fair_slots import FairSlots, SlotLimits, TargetRef
-from quarterdeck.engine.background import Background
+from quarterdeck.engine.background import Background, BackgroundLoop, wait_at_most
 from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import StoreError
 
@@ -69,15 +68,15 @@ class WaitingTarget:
     """Takes up to the given number of deliveries to the target and starts sending each. Returns how many it took."""
 
 
-class DeliveryScheduler(ABC):
+class DeliveryScheduler(BackgroundLoop):
     def __init__(self, wakeups: Wakeups, config: SchedulerConfig) -> None:
+        super().__init__(config.label)
         self._wakeups = wakeups
         self._config = config
         self._slots = FairSlots(config.limits)
         self._excluded_until: dict[TargetRef, float] = {}
         """Targets whose deliveries could not be taken, and until when they are skipped, on the event loop's clock."""
         self._wakeup = asyncio.Event()
-        self._poll_task: asyncio.Task[None] | None = None
         self._background = Background(log)
         self._draining_since: float | None = None
         self.counts: Counter[str] = Counter()
@@ -95,9 +94,6 @@ class DeliveryScheduler(ABC):
     def is_draining(self) -> bool:
         return self._draining_since is not None
 
-    def start(self) -> None:
-        self._poll_task = asyncio.get_running_loop().create_task(self._run(), name=self._config.label)
-
     def drain(self) -> None:
         """Take nothing new from now on."""
         if self._draining_since is None:
@@ -107,9 +103,7 @@ class DeliveryScheduler(ABC):
         """Wait until running attempts have ended, or the grace period has passed."""
         self.drain()
         assert self._draining_since is not None
-        if self._poll_task is not None:
-            self._poll_task.cancel()
-            await asyncio.wait({self._poll_task})
+        await super().stop()
         remaining = self._draining_since + self._config.grace_seconds - asyncio.get_running_loop().time()
         if cancelled := await self._background.stop(remaining):
             log.warning("canceled %d %s at shutdown; they are retried later", cancelled, self._config.label)
@@ -117,19 +111,14 @@ class DeliveryScheduler(ABC):
     # -- polling -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        unsubscribe = self._wakeups.subscribe(self._wakeup.set)
         loop = asyncio.get_running_loop()
-        try:
+        with self._wakeups.subscribed(self._wakeup.set):
             while not self.is_draining:
                 started_at = loop.time()
                 self._wakeup.clear()
                 pause, gap = await self._try_poll()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._wakeup.wait()
+                await wait_at_most(pause, self._wakeup.wait())
                 await asyncio.sleep(max(0.0, started_at + gap - loop.time()))
-        finally:
-            unsubscribe()
 
     async def _try_poll(self) -> tuple[float, float]:
         """Poll once. Return how long to wait for a wake-up, and the minimum time between two polls, in seconds."""

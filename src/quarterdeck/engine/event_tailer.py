@@ -23,7 +23,6 @@ subscribers fall behind and find out from the log which events were deleted.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from typing import TypeVar
 
 from quarterdeck.core.retry import Policy, backoff
 from quarterdeck.engine import event_log
+from quarterdeck.engine.background import BackgroundLoop, wait_at_most
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.event_subscriber import EncodedEvent, EncodeEvent, EndEvent, EventBatch, EventSubscriber
 from quarterdeck.engine.transaction import Engine
@@ -48,8 +48,9 @@ RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
 K = TypeVar("K")
 
 
-class EventTailer:
+class EventTailer(BackgroundLoop):
     def __init__(self, cross_zone_engine: Engine, wakeups: Wakeups, encode: EncodeEvent, poll_seconds: float) -> None:
+        super().__init__("tailer")
         self._cross_zone_engine = cross_zone_engine
         self._wakeups = wakeups
         self._poll_seconds = poll_seconds
@@ -58,7 +59,6 @@ class EventTailer:
         self._by_end_event: dict[EndEvent, set[EventSubscriber]] = {}
         self._wakeup = asyncio.Event()
         self._start_lock = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
         self.encode = encode
         self.position = 0
         """Everything up to here has been passed to the live subscribers."""
@@ -72,10 +72,10 @@ class EventTailer:
     async def attach(self, subscriber: EventSubscriber) -> None:
         """Pass new events to the subscriber from now on. Raises TransientError if the database is not reachable."""
         async with self._start_lock:
-            if self._task is None:
+            if not self.is_running:
                 # Read before the first subscriber is added, so that its replay reaches at least this position.
                 self.position = (await self._cross_zone_engine.read(event_log.read_bounds)).head
-                self._task = asyncio.create_task(self._run(), name="tailer")
+                self.start()
         self._subscribers.add(subscriber)
         self._by_zone.setdefault(subscriber.filters.zone_id, set()).add(subscriber)
         for end_event in subscriber.end_events:
@@ -89,18 +89,11 @@ class EventTailer:
         if not self._subscribers:
             self._wakeup.set()
 
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
     # -- reading the log ----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        unsubscribe = self._wakeups.subscribe(self._wakeup.set)
         failures = 0
-        try:
+        with self._wakeups.subscribed(self._wakeup.set):
             while self._subscribers:
                 started_at = asyncio.get_running_loop().time()
                 self._wakeup.clear()
@@ -117,16 +110,11 @@ class EventTailer:
                     continue
                 failures = 0
                 await self._pause(started_at, is_full=len(events) == PAGE_EVENTS)
-        finally:
-            self._task = None
-            unsubscribe()
 
     async def _pause(self, started_at: float, *, is_full: bool) -> None:
         """Wait until there may be something to read, and at least `GATHER_SECONDS` since the last read."""
         if not is_full:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._wakeup.wait()
+            await wait_at_most(self._poll_seconds, self._wakeup.wait())
         # Always sleeps: on SQLite a read does not suspend, and a long log would block the event loop.
         await asyncio.sleep(max(0.0, started_at + GATHER_SECONDS - asyncio.get_running_loop().time()))
 

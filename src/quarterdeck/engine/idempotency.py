@@ -64,8 +64,7 @@ class KeyRetention:
     async def _delete_slice(self, tx: Transaction, position: Position[_KeyRow]) -> int:
         last = position.value
         scope = {"zone_id": last.zone_id, "application_id": last.application_id, "operation": last.operation}
-        [rows] = await tx.read(Q.keys_slice(key=last.key, limit=SLICE, **scope))
-        keys = decode(rows, _KeyRow)
+        keys = await tx.fetch(_KeyRow, Q.keys_slice(key=last.key, limit=SLICE, **scope))
         position.advance(keys)
         cutoff = tx.now - self._retention_ms
         expired = [(key.zone_id, key.application_id, key.operation, key.key) for key in keys if key.created_at < cutoff]

@@ -23,7 +23,7 @@ from quarterdeck.bus.redis.interfaces import BusUnavailable, WriterFenced
 from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, backoff
-from quarterdeck.engine.background import BackgroundLoop
+from quarterdeck.engine.background import BackgroundLoop, wait_at_most
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.engine.wakeups import Wakeups
@@ -102,14 +102,11 @@ class LeaderLoop(BackgroundLoop):
                 return
 
     async def _run(self) -> None:
-        unsubscribe = self._wakeups.subscribe(self._wakeup.set)
-        try:
+        with self._wakeups.subscribed(self._wakeup.set):
             while True:
                 started_at = asyncio.get_running_loop().time()
                 self._wakeup.clear()
                 await self._pause(started_at, await self._try_cycle())
-        finally:
-            unsubscribe()
 
     async def _try_cycle(self) -> tuple[float, bool]:
         """Run one cycle if this process holds the lease. Return how long to pause, and whether a wake-up ends it."""
@@ -171,7 +168,5 @@ class LeaderLoop(BackgroundLoop):
         await asyncio.sleep(unwakeable_seconds if can_be_woken else seconds)
         if not can_be_woken:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds - unwakeable_seconds):
-                await self._wakeup.wait()
+        await wait_at_most(seconds - unwakeable_seconds, self._wakeup.wait())
         await asyncio.sleep(max(0.0, started_at + self._timing.gap_seconds - asyncio.get_running_loop().time()))

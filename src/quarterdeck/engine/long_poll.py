@@ -30,7 +30,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from quarterdeck.engine.background import BackgroundLoop
+from quarterdeck.engine.background import BackgroundLoop, wait_at_most
 from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import TransientError
 
@@ -161,8 +161,7 @@ class Watcher(BackgroundLoop, Generic[C, K, I]):
 
     async def _run(self) -> None:
         wakeup = self._polls.wakeup
-        unsubscribe = self._wakeups.subscribe(wakeup.set)
-        try:
+        with self._wakeups.subscribed(wakeup.set):
             while True:
                 pause = self._poll_seconds
                 if keys := self._polls.keys():
@@ -174,19 +173,10 @@ class Watcher(BackgroundLoop, Generic[C, K, I]):
                     except Exception:
                         # Broad, because the end of this task would go unnoticed: all polls would wait in vain.
                         log.exception("%s: check for work failed", self.name)
-                await self._wait(wakeup, pause if keys else None)
+                if not wakeup.is_set():
+                    await wait_at_most(pause if keys else None, wakeup.wait())
                 wakeup.clear()
                 await asyncio.sleep(GATHER_SECONDS)
-        finally:
-            unsubscribe()
-
-    @staticmethod
-    async def _wait(wakeup: asyncio.Event, seconds: float | None) -> None:
-        if wakeup.is_set():
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await wakeup.wait()
 
 
 async def wait_for_claim(
@@ -223,7 +213,7 @@ async def wait_for_work(
                 # If there are two versions of an item, use the later one: the earlier one could not be given back.
                 newest = {polls.item_key(item): item for item in items}
                 return tuple(newest.get(polls.item_key(item), item) for item in delivered)
-            if items:
+            if items or poll.is_closed:
                 return items
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from quarterdeck.core.metric_table import Metric
 from quarterdeck.core.routing import Route
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import LaneObserver, Lanes
@@ -36,9 +37,8 @@ class SettingsReader(Protocol):
 class MetricsRegistry(LaneObserver, Protocol):
     """The metrics of the process. `http.metrics` implements it."""
 
-    def add_gauge(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None: ...
-    def add_counter(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None: ...
-    def add_histogram(self, name: str, help_text: str) -> Callable[[float], None]: ...
+    def add(self, metric: Metric, label: str, read: Callable[[], float]) -> None: ...
+    def add_histogram(self, metric: Metric) -> Callable[[float], None]: ...
     def record_events(self, events: Sequence[NewEvent]) -> None: ...
 
 

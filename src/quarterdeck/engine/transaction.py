@@ -14,15 +14,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from quarterdeck.core.clock import Millis
 from quarterdeck.engine import event_log
 from quarterdeck.engine.event_log import CommitProof, NewEvent
 from quarterdeck.engine.queries import Q
-from quarterdeck.store.interface import Row, Store, StoreTransaction
+from quarterdeck.store.interface import Row, Store, StoreTransaction, decode
 from quarterdeck.store.sql import BoundStatement
 
 log = logging.getLogger("quarterdeck.engine")
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 CommitCallback = Callable[[], None]
 LISTENER_ROUNDS_MAX = 32
 """Listeners that still emit events after this many rounds form a cycle, which is a bug."""
@@ -49,6 +52,20 @@ class Transaction:
         *results, clock_rows = await self._store_tx.read(*statements, Q.clock())
         self._now = int(str(clock_rows[0][0]))
         return results
+
+    async def read_some(self, *statements: BoundStatement | None) -> list[list[Row]]:
+        """Like `read`, without the statements that are None. They have no rows."""
+        results = iter(await self.read(*(statement for statement in statements if statement is not None)))
+        return [[] if statement is None else next(results) for statement in statements]
+
+    async def fetch(self, row_type: type[S], statement: BoundStatement) -> list[S]:
+        """Read the rows of one statement as structs."""
+        [rows] = await self.read(statement)
+        return decode(rows, row_type)
+
+    async def has_rows(self, statement: BoundStatement) -> bool:
+        [rows] = await self.read(statement)
+        return bool(rows)
 
     def write(self, statement: BoundStatement) -> None:
         self._store_tx.write(statement)

@@ -9,7 +9,8 @@ adds latency.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 log = logging.getLogger("quarterdeck.wakeups")
@@ -55,6 +56,14 @@ class Wakeups:
             self._subscribers.pop(subscription_id, None)
 
         return unsubscribe
+
+    @contextmanager
+    def subscribed(self, callback: WakeupCallback) -> Iterator[None]:
+        unsubscribe = self.subscribe(callback)
+        try:
+            yield
+        finally:
+            unsubscribe()
 
     def notify(self) -> None:
         """Called after a commit by this process. Wakes its own subscribers now, and other processes shortly."""

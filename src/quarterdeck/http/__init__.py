@@ -21,7 +21,7 @@
 | problem_json    | problems as RFC 9457 bodies and headers                                                    |
 | openapi         | the OpenAPI document, generated from the routes                                            |
 | docs            | the same document as one HTML page without external resources                              |
-| metrics         | counters and histograms, and their Prometheus text                                         |
+| metrics         | values of counters and histograms, and their Prometheus text                               |
 | json_logging    | log lines as JSON; request lines are buffered for up to 50 ms                              |
 
 The order of checks: route (404, 400 for an invalid id, 405) → credential (401) → scope and zone (403) → size (413) →

@@ -29,6 +29,7 @@ from urllib.parse import unquote
 import httptools
 
 from quarterdeck.core.errors import Invalid
+from quarterdeck.core.ids import new_id
 from quarterdeck.http import problem_json
 from quarterdeck.http.request import Request
 
@@ -206,7 +207,7 @@ class Connection(asyncio.Protocol):
             # The first part of a head is not counted: it cannot be larger than one read.
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES_MAX:
-                self._close_after_responses(MALFORMED_REQUEST_RESPONSE)
+                self._close_after_responses(_malformed_request_response())
                 return
         try:
             self._parser.feed_data(data)
@@ -218,7 +219,7 @@ class Connection(asyncio.Protocol):
                 last_request.keep_alive = False
             self._close_after_responses(b"")
         except httptools.HttpParserError:
-            self._close_after_responses(MALFORMED_REQUEST_RESPONSE)
+            self._close_after_responses(_malformed_request_response())
 
     def pause_writing(self) -> None:
         self._stalled_since = self._loop.time()
@@ -391,10 +392,9 @@ def parse_target(url: bytes) -> tuple[str, bytes]:
 def _malformed_request_response() -> bytes:
     """Build the response to bytes that are not HTTP. They never become a `Request`, but get the usual problem body."""
     problem = Invalid("invalid_http", "This is not a well-formed HTTP/1.1 request. The connection is closed.")
-    content = problem_json.encode_body(problem, "")
+    request_id = new_id()
+    content = problem_json.encode_body(problem, request_id)
     head = [b"HTTP/1.1 400 Bad Request", b"content-length: %d" % len(content), b"connection: close"]
-    head += [name + b": " + value for name, value in problem_json.problem_headers(problem)]
+    headers = [*problem_json.problem_headers(problem), (b"x-request-id", request_id.encode())]
+    head += [name + b": " + value for name, value in headers]
     return b"\r\n".join([*head, b"", content])
-
-
-MALFORMED_REQUEST_RESPONSE = _malformed_request_response()

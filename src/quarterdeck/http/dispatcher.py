@@ -6,7 +6,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -37,7 +38,8 @@ PATH_WITHOUT_ESCAPES = re.compile(r"[A-Za-z0-9_.\-:/]{1,300}")
 _encode = msgspec.json.Encoder().encode
 
 
-class RawBody(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RawBody:
     """A response body that is not JSON: documentation, metrics."""
 
     content: bytes
@@ -138,11 +140,6 @@ class Dispatcher:
         """Numbers the requests without X-Request-Id. Prefix and number are as unique as a UUID, at a tenth of its cost.
         """
         self.is_draining = False
-        self.check_agent: Callable[[Caller], Awaitable[None]] | None = None
-        """Refuses a token whose agent has ended, on routes of components that do not check agents themselves.
-
-        The agent may end between this check and the commit. Components above `agents` check in the transaction instead.
-        """
         self.on_drain: list[Callable[[], None]] = []
         """Functions that end long polls and background work. Called when the server starts to shut down."""
 
@@ -249,8 +246,6 @@ class Dispatcher:
             params["zone"] = (
                 caller.zone_id if headers.header_zone_id is None else _requested_zone(headers.header_zone_id, caller)
             )
-        elif caller.agent_id is not None and self.check_agent is not None:
-            await self.check_agent(caller)
         return caller
 
     # -- responses ------------------------------------------------------------------------------------------------

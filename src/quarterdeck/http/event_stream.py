@@ -29,7 +29,7 @@ import msgspec
 from quarterdeck.core.caller import Bearer
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.retry import Policy, backoff
-from quarterdeck.domain.sessions.operations import require_bearer
+from quarterdeck.domain.access.operations import require_token
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import event_log as log
 from quarterdeck.engine.event_log import Event, EventFilter, LogBounds
@@ -94,11 +94,11 @@ class EventStream(Stream):
 
     async def recheck(self) -> None:
         if self._bearer is not None:
-            await self._event_streams.engine.read(lambda tx: require_bearer(tx, self._bearer), zones=self._zones)
+            await self._event_streams.engine.read(lambda tx: require_token(tx, self._bearer), zones=self._zones)
 
     async def _authorize(self, tx: Transaction) -> None:
         """Refuse a bearer whose session has ended, and a zone that does not exist."""
-        await require_bearer(tx, self._bearer)
+        await require_token(tx, self._bearer)
         await zones.require_zone(tx, self.subscriber.filters.zone_id)
 
     def close(self, reason: str) -> None:

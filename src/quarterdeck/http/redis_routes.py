@@ -40,13 +40,13 @@ class RedisHandlers:
     wake_mirror: Callable[[], None]
     """Wakes the leader loop of the mirror in this process and in others."""
 
-    async def show(self, call: Call) -> RedisView:
+    async def show(self, call: Call[None, None]) -> RedisView:
         await self.check_bearer(call.caller)
         if self.mirror is None:
             return RedisView("not_configured", None, 0)
         return await _build_view(self.mirror, self.mirror.read_state())
 
-    async def rebuild(self, call: Call) -> RedisView:
+    async def rebuild(self, call: Call[None, None]) -> RedisView:
         await self.check_bearer(call.caller)
         if self.mirror is None:
             raise Conflict("redis_not_configured", "This server has no Redis. Set REDIS_URL.")
@@ -73,12 +73,11 @@ def routes(handlers: RedisHandlers) -> list[Route]:
     tags, unavailable = ("sinks",), ("redis_away",)
     return [
         Route(
-            "GET", "/redis", handlers.show, "Show the state of the Redis mirror", ADMIN, response=RedisView,
-            errors=unavailable, tags=tags,
+            "GET", "/redis", handlers.show, "Show the state of the Redis mirror", ADMIN, errors=unavailable, tags=tags,
         ),
         Route(
             "POST", "/redis/rebuild", handlers.rebuild, "Rebuild the Redis mirror of tasks and agents", ADMIN,
-            response=RedisView, errors=("redis_not_configured", *unavailable), tags=tags,
+            errors=("redis_not_configured", *unavailable), tags=tags,
             description="Writes the keys of all tasks and agents in the database and deletes all other keys of the "
             "mirror, while the server keeps working. Responds when the rebuild is complete, or after 14 seconds with "
             "`building`: the rebuild then continues in the background.",

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from quarterdeck.core import metric_table
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.runtime import Component, Runtime, SettingsReader
 from quarterdeck.engine.secrets import FieldCipher, Keyring, KeyringError, SecretSettings, key_check
@@ -46,12 +47,7 @@ async def open_cipher(runtime: Runtime, issuer: LocalIssuer, key_file: Path, *, 
     except KeyringError as error:
         raise SettingsError(str(error)) from None
     cipher = FieldCipher(keyring, issuer.derive_secret("digests of what holds secrets"))
-    runtime.metrics.add_counter(
-        "quarterdeck_secrets_unopened",
-        "Failed decryptions of secret values",
-        "secrets",
-        lambda: cipher.decryption_failures,
-    )
+    runtime.metrics.add(metric_table.SECRETS_UNOPENED, "secrets", lambda: cipher.decryption_failures)
     return cipher
 
 

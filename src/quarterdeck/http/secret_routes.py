@@ -57,11 +57,9 @@ class SecretHandlers:
     rotation: SecretRotation
     check_bearer: Callable[[Caller], Awaitable[None]]
 
-    async def status(self, call: Call) -> SecretStatus:
+    async def status(self, call: Call[None, StatusQuery]) -> SecretStatus:
         await self.check_bearer(call.caller)
-        query = call.query
-        assert isinstance(query, StatusQuery)
-        step = await self.rotation.count(self._decode_cursor(query.cursor))
+        step = await self.rotation.count(self._decode_cursor(call.query.cursor))
         keyring = self.rotation.cipher.keyring
         needed = await self.rotation.cross_zone_engine.read(key_check.list_key_ids)
         return SecretStatus(
@@ -73,16 +71,14 @@ class SecretHandlers:
             _encode_cursor(step.next),
         )
 
-    async def rotate(self, call: Call) -> RotateResult:
+    async def rotate(self, call: Call[RotateBody, None]) -> RotateResult:
         await self.check_bearer(call.caller)
-        body = call.body
-        assert isinstance(body, RotateBody)
-        step = await self.rotation.rotate(self._decode_cursor(body.cursor))
+        step = await self.rotation.rotate(self._decode_cursor(call.body.cursor))
         return RotateResult(
             step.reencrypted, step.undecryptable, step.changed_meanwhile, step.rows_scanned, _encode_cursor(step.next)
         )
 
-    async def remove_key(self, call: Call) -> RemovedSecretKey:
+    async def remove_key(self, call: Call[None, None]) -> RemovedSecretKey:
         await self.check_bearer(call.caller)
         key_id = call.params["id"]
         if key_id == self.rotation.cipher.keyring.encryption_key_id:
@@ -111,18 +107,18 @@ def routes(handlers: SecretHandlers) -> list[Route]:
     tags = ("secrets",)
     return [
         Route(
-            "GET", "/secrets", handlers.status, "Count encrypted values by key", ADMIN, query=StatusQuery,
-            response=SecretStatus, errors=("invalid_cursor",), tags=tags,
+            "GET", "/secrets", handlers.status, "Count encrypted values by key", ADMIN, errors=("invalid_cursor",),
+            tags=tags,
             description="One step per request: repeat with `next_cursor` until it is null, and add up the counts.",
         ),
         Route(
-            "POST", "/secrets/rotate", handlers.rotate, "Re-encrypt values that use older keys", ADMIN, body=RotateBody,
-            response=RotateResult, errors=("invalid_cursor",), tags=tags,
+            "POST", "/secrets/rotate", handlers.rotate, "Re-encrypt values that use older keys", ADMIN,
+            errors=("invalid_cursor",), tags=tags,
             description="One step per request: repeat with `next_cursor` until it is null. Repeating a step is safe.",
         ),
         Route(
             "DELETE", "/secrets/keys/{id}", handlers.remove_key, "Remove a key from the list of needed keys", ADMIN,
-            response=RemovedSecretKey, errors=("secret_key_not_found", "secret_key_seals"), tags=tags,
+            errors=("secret_key_not_found", "secret_key_seals"), tags=tags,
             description="Servers then start without this key. A server without the key shows values that are still "
             "encrypted with it as `***`.",
         ),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from quarterdeck.bus.redis import stream_entries
 from quarterdeck.bus.redis.interfaces import SlotWriter, StreamWriter
 from quarterdeck.bus.redis.key_layout import KeyWriter
+from quarterdeck.core import metric_table
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.redaction import mask_passwords
 from quarterdeck.domain.agents.operations import HeartbeatRecorder
@@ -101,12 +102,8 @@ async def build_sinks(
     leader_loops = {leader_loop.name: leader_loop for leader_loop in (*inputs.sinks, *redis_loops)}
     handlers = SinkHandlers(runtime.cross_zone_engine, leader_loops, check_bearer, runtime.wakeups.notify)
     redis_handlers = RedisHandlers(mirror, check_bearer, runtime.wakeups.notify)
-    runtime.metrics.add_counter(
-        "valkey_connection_errors",
-        "Failed connections to Redis",
-        "redis",
-        (lambda: 0) if writers is None else writers.error_count,
-    )
+    error_count = (lambda: 0) if writers is None else writers.error_count
+    runtime.metrics.add(metric_table.REDIS_CONNECTION_ERRORS, "redis", error_count)
     return Component(
         [*sink_routes.routes(handlers), *redis_routes.routes(redis_handlers)],
         sweeps,
@@ -121,9 +118,7 @@ async def _build_key_mirror(
     mirror = KeyMirror(runtime.cross_zone_engine, redis_rows.TaskMirrorSource(), key_writer, settings)
     await mirror.sink.register()
     _register_metrics(runtime.metrics, mirror.sink)
-    runtime.metrics.add_counter(
-        "quarterdeck_redis_keys_repairs", "Redis keys repaired", "redis", lambda: mirror.repair_count
-    )
+    runtime.metrics.add(metric_table.REDIS_KEY_REPAIRS, "redis", lambda: mirror.repair_count)
     return mirror, LeaderLoop(
         mirror.sink.name, runtime.cross_zone_engine, runtime.wakeups, settings.outbox_interval_ms, mirror
     )
@@ -134,9 +129,7 @@ def _build_heartbeat_mirror(
 ) -> HeartbeatMirror:
     mirror = HeartbeatMirror(key_writer)
     heartbeats.listeners.append(lambda agents: mirror.record(map(redis_rows.to_heartbeat, agents)))
-    metrics.add_counter(
-        "quarterdeck_redis_beats_lost", "Heartbeats not written to Redis", "redis", lambda: mirror.lost_count
-    )
+    metrics.add(metric_table.HEARTBEATS_LOST, "redis", lambda: mirror.lost_count)
     return mirror
 
 
@@ -156,9 +149,7 @@ def _build_slot_mirror(
     runtime.commit_listeners.append(mirror.on_commit)
     reconciler = SlotReconciler(runtime.cross_zone_engine, counts, slot_writer, settings.slots_reconcile_interval_ms)
     sweeps.append(reconciler.sweep())
-    runtime.metrics.add_counter(
-        "quarterdeck_slots_repairs", "Slot counters repaired", "redis", lambda: reconciler.repair_count
-    )
+    runtime.metrics.add(metric_table.SLOT_REPAIRS, "redis", lambda: reconciler.repair_count)
     return mirror
 
 
@@ -169,15 +160,10 @@ def _register_metrics(metrics: MetricsRegistry, sink: Sink) -> None:
     def lag_seconds() -> float:
         return 0.0 if sink.oldest_at is None else max(0, system_now() - sink.oldest_at) / 1000
 
-    prefix, name = "quarterdeck_sink", sink.name
-    metrics.add_gauge(f"{prefix}_lag_events", "Events not delivered yet", name, lag_events)
-    metrics.add_gauge(f"{prefix}_lag_seconds", "Age of the oldest event not delivered yet", name, lag_seconds)
-    metrics.add_gauge(
-        f"{prefix}_stuck", "Entries rejected repeatedly that are retried without limit", name, lambda: sink.stuck_count
-    )
-    metrics.add_counter(f"{prefix}_delivered", "Entries delivered", name, lambda: sink.delivered_count)
-    metrics.add_counter(f"{prefix}_refused", "Rejections of entries", name, lambda: sink.rejected_count)
-    metrics.add_counter(f"{prefix}_dead", "Entries dropped after too many rejections", name, lambda: sink.dead_count)
-    metrics.add_counter(
-        f"{prefix}_missed", "Events deleted before they were delivered", name, lambda: sink.missed_count
-    )
+    metrics.add(metric_table.SINK_LAG_EVENTS, sink.name, lag_events)
+    metrics.add(metric_table.SINK_LAG_SECONDS, sink.name, lag_seconds)
+    metrics.add(metric_table.SINK_STUCK, sink.name, lambda: sink.stuck_count)
+    metrics.add(metric_table.SINK_DELIVERED, sink.name, lambda: sink.delivered_count)
+    metrics.add(metric_table.SINK_REFUSED, sink.name, lambda: sink.rejected_count)
+    metrics.add(metric_table.SINK_DEAD, sink.name, lambda: sink.dead_count)
+    metrics.add(metric_table.SINK_MISSED, sink.name, lambda: sink.missed_count)

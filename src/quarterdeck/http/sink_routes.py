@@ -48,7 +48,7 @@ class SinkHandlers:
     wake_sinks: Callable[[], None]
     """Wakes the leader loops of sinks in this process and in others."""
 
-    async def list_sinks(self, call: Call) -> SinkList:
+    async def list_sinks(self, call: Call[None, None]) -> SinkList:
         await self.check_bearer(call.caller)
 
         async def read(tx: Transaction) -> list[SinkView]:
@@ -56,7 +56,7 @@ class SinkHandlers:
 
         return SinkList(await self.cross_zone_engine.read(read))
 
-    async def get_sink(self, call: Call) -> SinkDetail:
+    async def get_sink(self, call: Call[None, None]) -> SinkDetail:
         await self.check_bearer(call.caller)
         name = call.params["id"]
 
@@ -66,10 +66,9 @@ class SinkHandlers:
 
         return await self.cross_zone_engine.read(read)
 
-    async def requeue(self, call: Call) -> RequeueResult:
+    async def requeue(self, call: Call[RequeueBody, None]) -> RequeueResult:
         await self.check_bearer(call.caller)
         body = call.body
-        assert isinstance(body, RequeueBody)
         if (body.pos is None) != body.all:
             raise Invalid("invalid_body", "Send either `pos` or `all`: true.", field="pos")
         name = call.params["id"]
@@ -89,13 +88,13 @@ def routes(handlers: SinkHandlers) -> list[Route]:
     tags = ("sinks",)
     missing = ("sink_not_found",)
     return [
-        Route("GET", "/sinks", handlers.list_sinks, "List sinks", ADMIN, response=SinkList, tags=tags),
+        Route("GET", "/sinks", handlers.list_sinks, "List sinks", ADMIN, tags=tags),
         Route(
             "GET", "/sinks/{id}", handlers.get_sink, "Show a sink with its pending and failed entries", ADMIN,
-            response=SinkDetail, errors=missing, tags=tags,
+            errors=missing, tags=tags,
         ),
         Route(
-            "POST", "/sinks/{id}/requeue", handlers.requeue, "Requeue failed entries", ADMIN, body=RequeueBody,
-            response=RequeueResult, errors=missing, tags=tags, description=REQUEUE_DESCRIPTION,
+            "POST", "/sinks/{id}/requeue", handlers.requeue, "Requeue failed entries", ADMIN, errors=missing, tags=tags,
+            description=REQUEUE_DESCRIPTION,
         ),
     ]  # fmt: skip

@@ -47,10 +47,10 @@ class SystemHandlers:
         self._route_table = route_table
         self._is_draining = is_draining
 
-    async def health(self, call: Call) -> ServerHealth:
+    async def health(self, call: Call[None, None]) -> ServerHealth:
         return ServerHealth()
 
-    async def ready(self, call: Call) -> ServerHealth:
+    async def ready(self, call: Call[None, None]) -> ServerHealth:
         if self._is_draining():
             raise Unavailable("draining", "The server is shutting down.", retry_after=1)
         try:
@@ -59,18 +59,18 @@ class SystemHandlers:
             raise Unavailable("database_unavailable", "The database is unavailable.", retry_after=1) from error
         return ServerHealth()
 
-    async def metrics(self, call: Call) -> RawBody:
+    async def metrics(self, call: Call[None, None]) -> RawBody:
         # Unless the server listens on loopback, this route needs a credential, and the session it names must be live.
         await self._check_bearer(call.caller)
         return RawBody(self._metrics.render(), CONTENT_TYPE)
 
-    async def jwks(self, call: Call) -> object:
+    async def jwks(self, call: Call[None, None]) -> object:
         return self._jwks
 
-    async def openapi(self, call: Call) -> object:
+    async def openapi(self, call: Call[None, None]) -> object:
         return self._openapi_document
 
-    async def docs(self, call: Call) -> Reply:
+    async def docs(self, call: Call[None, None]) -> Reply[RawBody]:
         return Reply(RawBody(self._docs_page, "text/html; charset=utf-8"), 200, DOCS_HEADERS)
 
     @cached_property
@@ -89,13 +89,10 @@ class SystemHandlers:
 def routes(handlers: SystemHandlers, metrics_scope: str | None) -> list[Route]:
     tags = ("server",)
     return [
+        Route("GET", "/health", handlers.health, "Check that the process responds", None, tags=tags),
         Route(
-            "GET", "/health", handlers.health, "Check that the process responds", None, response=ServerHealth,
-            tags=tags,
-        ),
-        Route(
-            "GET", "/ready", handlers.ready, "Check that the server accepts work", None, response=ServerHealth,
-            tags=tags, errors=("draining", "database_unavailable"),
+            "GET", "/ready", handlers.ready, "Check that the server accepts work", None, tags=tags,
+            errors=("draining", "database_unavailable"),
         ),
         Route("GET", "/metrics", handlers.metrics, "Metrics in Prometheus format", metrics_scope, tags=tags),
         Route("GET", "/openapi.json", handlers.openapi, "The OpenAPI document of this API", None, tags=tags),
@@ -124,7 +121,7 @@ class ServerInfoHandlers:
     version: str
     database: Literal["sqlite", "postgresql"]
 
-    async def about(self, call: Call) -> ServerInfo:
+    async def about(self, call: Call[None, None]) -> ServerInfo:
         await self.check_bearer(call.caller)
 
         async def read(tx: Transaction) -> ServerInfo:
@@ -140,6 +137,6 @@ def about_routes(handlers: ServerInfoHandlers) -> list[Route]:
     return [
         Route(
             "GET", "/about", handlers.about, "Show the release, the schema revision and the database time", LIFECYCLE,
-            response=ServerInfo, tags=("server",),
+            tags=("server",),
         ),
     ]  # fmt: skip

@@ -27,7 +27,7 @@ from quarterdeck.domain.fleets.model.filters import FleetRequest
 from quarterdeck.domain.fleets.model.views import TimelineChangeView, TimelineEntryView
 from quarterdeck.domain.fleets.operations import timeline
 from quarterdeck.domain.fleets.operations.fleet_reads import read_fleet
-from quarterdeck.domain.fleets.route_params import fleet_request
+from quarterdeck.domain.fleets.routes.request_fields import fleet_request
 from quarterdeck.domain.fleets.rules import views
 from quarterdeck.engine.event_log import Event, EventFilter
 from quarterdeck.engine.event_subscriber import EventSubscriber
@@ -169,7 +169,7 @@ class TimelineStreams:
 
     event_streams: EventStreams
 
-    async def open(self, call: Call) -> TimelineStream:
+    async def open(self, call: Call[None, None]) -> TimelineStream:
         fleet = fleet_request(call)
         starts_at_head = call.last_event_id is None
         after = 0 if call.last_event_id is None else event_stream.parse_position(call.last_event_id)

@@ -16,7 +16,7 @@ from quarterdeck.sdk.task_worker import Attempt, TaskWorker, WorkerOptions
 from quarterdeck.sdk.tasks import Tasks
 from quarterdeck.sdk.transport import Options
 from quarterdeck.sdk.work_types import TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
-from quarterdeck.sdk.worker_core.signals import run_until_signal
+from quarterdeck.sdk.worker_core.lifecycle import run_until_signal
 from tests.support.work_plane_attack.agent_main import AgentConfig
 from tests.support.work_plane_attack.history_writer import HistoryWriter, PendingCall
 from tests.support.work_plane_attack.task_execution import AttemptFailed, Checkpoint, TaskInput, run_task

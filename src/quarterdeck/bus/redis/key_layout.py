@@ -30,7 +30,7 @@ import msgspec
 
 from quarterdeck.bus.redis.interfaces import SinkEntry, WriterIdentity
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.ids import is_path_id
+from quarterdeck.core.ids import Ref, is_path_id
 from quarterdeck.core.log_event import LogEvent
 
 DEFAULT_ZONE = "default"
@@ -48,8 +48,6 @@ COMMAND_CHANNELS = "coordinator:commands:*"
 """The pattern of the channels on which other programs send commands."""
 PRIORITY_STEP = 10**13
 TASK_EVENT_PREFIX, AGENT_EVENT_PREFIX = "task.", "agent."
-Ref = tuple[str, str]
-"""The zone id and the id of a task or an agent."""
 
 
 def format_agent_name(ref: Ref) -> str:

@@ -1,4 +1,4 @@
-"""Agents, which are registered workers, and the authorization of callers in a workspace.
+"""Agents, which are registered workers.
 
 An agent has capabilities, a limit on concurrent tasks, and a heartbeat interval. This component decides which agents
 exist and what status each has.
@@ -46,12 +46,7 @@ as long as tasks that ended at the same time, and longer while a task refers to 
 
 Errors. An agent that does not exist in the workspace is 404 `agent_not_found`. A heartbeat for a terminated agent is
 409 `agent_terminated`. The agent's own token is refused (401), even after the same id is registered again, because a
-token is valid for one registration (`rules.errors.agent_token_problem`). Terminating a terminated agent succeeds and
+token is valid for one registration (`access.rules`). Terminating a terminated agent succeeds and
 changes nothing. While the database is unavailable, a heartbeat gets a 503 and does not count. So a long outage
 makes agents stale, and their next heartbeats revive them.
-
-**Authorization** (`operations.authorization`). A caller in a workspace acts for a session, for an agent or as a member,
-or it has no access there. This is checked in the transaction of its command. Commands other than heartbeats and reads
-check it under the zone's lock, so an ended session, a terminated agent or a removed member is refused from the commit
-of that change on. For this reason agents are a layer above sessions (`docs/decisions/0020`).
 """

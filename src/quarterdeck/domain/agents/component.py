@@ -1,26 +1,17 @@
-"""Builds the components for agents and role assignments."""
+"""Builds the agents component."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from quarterdeck.core.caller import Caller
-from quarterdeck.domain.agents import operations, role_routes
+from quarterdeck.domain.agents import operations
 from quarterdeck.domain.agents.model import MintAgentToken
-from quarterdeck.domain.agents.operations import role_assignments
-from quarterdeck.domain.agents.operations.authorization import AgentCaller
 from quarterdeck.domain.agents.routes import AgentHandlers, AgentLanes, routes
 from quarterdeck.domain.agents.sweeps import sweeps
 from quarterdeck.engine.runtime import Component, Runtime
 
 HEARTBEATS_GATHER_SECONDS = 0.02
 """The lane waits this long to fill a batch: 1,000 heartbeats a second then take 50 transactions instead of 300."""
-
-
-class RoleAssignments:
-    def __init__(self, runtime: Runtime) -> None:
-        self.lane = runtime.lanes.add_write_lane("member", role_assignments.change_roles)
-        self.component = Component(role_routes.routes(role_routes.RoleHandlers(runtime.engine, self.lane.submit)))
 
 
 class Agents:
@@ -36,16 +27,8 @@ class Agents:
         self.token_lane = lanes.add_write_lane("agent-token", operations.issue_tokens)
         self.show_lane = lanes.add_read_lane("agent-show", operations.show_agents)
         self.delete_lane = lanes.add_write_lane("agent-forget", operations.delete_past_retention)
-        self._check_lane = lanes.add_read_lane("agent-speaks", operations.check_agent_callers)
         handler_lanes = AgentLanes(
             self.register_lane.submit, self.terminate_lane.submit, self.token_lane.submit, self.show_lane.submit
         )
         handlers = AgentHandlers(runtime.engine, handler_lanes, mint_token)
         self.component = Component(routes(handlers), sweeps(runtime.cross_zone_engine))
-
-    async def check_caller(self, caller: Caller) -> None:
-        """Check the token of an agent, for routes of components that do not depend on agents.
-
-        One statement checks all waiting callers.
-        """
-        await self._check_lane.submit(AgentCaller(caller.zone_id, caller))

@@ -11,10 +11,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
 from quarterdeck.core.command import Command
+from quarterdeck.core.ids import Ref
+from quarterdeck.core.paging import Cursor, PageQuery
 from quarterdeck.core.routing import PathId
 
-Ref = tuple[str, str]
-"""(zone id, agent id)"""
 CAPABILITIES_MAX = 64
 LABELS_MAX = 64
 TASK_IDS_MAX = 1_000
@@ -156,9 +156,8 @@ class TokenBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
     ) = None
 
 
-class ListAgentsQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: Annotated[str, Meta(max_length=512)] | None = None
+class ListAgentsQuery(PageQuery, frozen=True, rename="camel", forbid_unknown_fields=True):
+    cursor: Cursor | None = None
     status: AgentStatus | None = None
     capability: Capability | None = None
     coordinator_enabled: bool | None = None
@@ -394,11 +393,6 @@ class AgentView(msgspec.Struct, frozen=True, rename="camel"):
     created_by: str
     created_at: str
     updated_at: str
-
-
-class AgentList(msgspec.Struct, frozen=True, rename="camel"):
-    items: list[AgentView]
-    next_cursor: str | None
 
 
 class HeartbeatRowView(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,13 +10,6 @@
 -- columns heartbeat: id, zone_id, agent_id, status, current_task_id, progress_percent, memory_mb, cpu_percent
 -- columns heartbeat: last_seen_at, next_expected_at, metadata_json
 
--- name: agents_auth_state
--- Status and registration time of the agents that callers act for. Few columns, because most requests with an agent
--- token run it.
-select a.zone_id, a.id, a.status, a.created_at
-from rows(:batch as b, zone_id text, id text)
-join agents a on a.zone_id = b.zone_id and a.id = b.id;
-
 -- name: agents_contact_state
 -- Agents with a waiting claim, in the field order of `model.WaitingAgent`. Few columns, because the statement runs
 -- often and reads all these agents.

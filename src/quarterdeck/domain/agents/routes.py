@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from quarterdeck.core import paging
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
-from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.paging import CamelPage, Listing
+from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.domain.agents import operations, rules
 from quarterdeck.domain.agents.model import (
+    Agent,
     AgentFilter,
-    AgentList,
     AgentResult,
     AgentTokenClaims,
     AgentView,
@@ -30,10 +30,9 @@ from quarterdeck.domain.agents.model import (
     TokenBody,
     TokenView,
 )
-from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Engine
 
-LISTING = "agents"
+LISTING = Listing[Agent]("agents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,72 +51,53 @@ class AgentHandlers:
     lanes: AgentLanes
     mint_token: MintAgentToken
 
-    async def register(self, call: Call) -> Reply:
+    async def register(self, call: Call[RegisterBody, None]) -> Reply[AgentView]:
         body = call.body
-        assert isinstance(body, RegisterBody)
         result = await self.lanes.register(
             Register(
-                zone_id=call.zone_id,
+                **call.caller_fields,
                 agent_id=call.params["id"],
-                caller=call.caller,
-                trace=call.trace,
                 update=rules.update_from_body(body),
                 run_id=body.run_id,
             )
         )
         return Reply(rules.view(result.agent), 201 if result.created else 200)
 
-    async def show(self, call: Call) -> AgentView:
+    async def show(self, call: Call[None, None]) -> AgentView:
         return rules.view((await self.lanes.show(_show_command(call))).agent)
 
-    async def show_health(self, call: Call) -> HealthView:
+    async def show_health(self, call: Call[None, None]) -> HealthView:
         ref = _show_command(call)
-        history = await self.engine.read(lambda tx: operations.load_history(tx, ref), zones=zones_of([ref]))
-        return rules.health_view(history)
+        return rules.health_view(await self.engine.read(lambda tx: operations.load_history(tx, ref), zones=call.zones))
 
-    async def list_agents(self, call: Call) -> Reply:
+    async def list_agents(self, call: Call[None, ListAgentsQuery]) -> Reply[CamelPage[AgentView]]:
         query = call.query
-        assert isinstance(query, ListAgentsQuery)
         filters = AgentFilter(
             zone_id=call.zone_id,
             limit=query.limit + 1,
             caller=call.caller,
-            after=paging.decode(LISTING, query.cursor) if query.cursor else None,
+            after=LISTING.start_key(query),
             status=query.status,
             capability=query.capability,
             coordinator_enabled=query.coordinator_enabled,
         )
-        agents = await self.engine.read(lambda tx: operations.list_agents(tx, filters), zones=zones_of([filters]))
-        count, last = paging.trim_page([agent.id for agent in agents], query.limit)
-        cursor = paging.encode(LISTING, last) if last else None
-        body = AgentList([rules.view(agent) for agent in agents[:count]], cursor)
-        return Reply(body, 200, call.next_link(cursor))
+        agents = await self.engine.read(lambda tx: operations.list_agents(tx, filters), zones=call.zones)
+        return LISTING.reply(call, agents, rules.view, CamelPage)
 
-    async def terminate(self, call: Call) -> AgentView:
+    async def terminate(self, call: Call[TerminateBody, None]) -> AgentView:
         body = call.body
-        assert isinstance(body, TerminateBody)
         result = await self.lanes.terminate(
-            Terminate(
-                zone_id=call.zone_id,
-                agent_id=call.params["id"],
-                caller=call.caller,
-                trace=call.trace,
-                reason=body.reason,
-                graceful=body.graceful,
-            )
+            Terminate(**call.caller_fields, agent_id=call.params["id"], reason=body.reason, graceful=body.graceful)
         )
         return rules.view(result.agent)
 
-    async def issue_token(self, call: Call) -> Reply:
+    async def issue_token(self, call: Call[TokenBody, None]) -> Reply[TokenView]:
         body = call.body
-        assert isinstance(body, TokenBody)
         agent_id = call.params["id"]
         result = await self.lanes.issue_token(
             IssueToken(
-                zone_id=call.zone_id,
+                **call.caller_fields,
                 agent_id=agent_id,
-                caller=call.caller,
-                trace=call.trace,
                 ttl_seconds=body.ttl_seconds,
                 for_attempt=body.attempt_token is not None,
             )
@@ -136,7 +116,7 @@ class AgentHandlers:
         return Reply(TokenView(agent_id, token, iso(result.expires_at)), 201, [("cache-control", "no-store")])
 
 
-def _show_command(call: Call) -> ShowAgent:
+def _show_command(call: AnyCall) -> ShowAgent:
     return ShowAgent(zone_id=call.zone_id, agent_id=call.params["id"], caller=call.caller)
 
 
@@ -164,32 +144,30 @@ def routes(handlers: AgentHandlers) -> list[Route]:
     not_found_errors = ("agent_not_found",)
     return [
         Route(
-            "PUT", agent_path, handlers.register, "Register an agent", LIFECYCLE, body=RegisterBody, status=201,
-            response=AgentView,
+            "PUT", agent_path, handlers.register, "Register an agent", LIFECYCLE, status=201,
             errors=("unknown_launcher", "agent_required", "capabilities_not_allowed", *not_found_errors, "zone_ended"),
             tags=tags, description=REGISTER_DESCRIPTION, permission="agents.register",
         ),
         Route(
-            "GET", base_path, handlers.list_agents, "List agents", LIFECYCLE, query=ListAgentsQuery, response=AgentList,
-            errors=("invalid_cursor",), tags=tags, permission="agents.read",
+            "GET", base_path, handlers.list_agents, "List agents", LIFECYCLE, errors=("invalid_cursor",), tags=tags,
+            permission="agents.read",
         ),
         Route(
-            "GET", agent_path, handlers.show, "Show an agent", LIFECYCLE, response=AgentView,
-            errors=not_found_errors, tags=tags, permission="agents.read",
+            "GET", agent_path, handlers.show, "Show an agent", LIFECYCLE, errors=not_found_errors, tags=tags,
+            permission="agents.read",
         ),
         Route(
             "GET", f"{agent_path}/health", handlers.show_health, "Show the health of an agent", LIFECYCLE,
-            response=HealthView, errors=not_found_errors, tags=tags, permission="agents.read",
+            errors=not_found_errors, tags=tags, permission="agents.read",
         ),
         Route(
-            "POST", f"{agent_path}/terminate", handlers.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,
-            response=AgentView, errors=(*not_found_errors, "agent_in_fleet"), tags=tags,
-            description=TERMINATE_DESCRIPTION, permission="agents.terminate",
+            "POST", f"{agent_path}/terminate", handlers.terminate, "Terminate an agent", LIFECYCLE,
+            errors=(*not_found_errors, "agent_in_fleet"), tags=tags, description=TERMINATE_DESCRIPTION,
+            permission="agents.terminate",
         ),
         Route(
-            "POST", f"{agent_path}/token", handlers.issue_token, "Issue a token for an agent", LIFECYCLE,
-            body=TokenBody, response=TokenView, status=201, tags=tags,
-            errors=(*not_found_errors, "agent_terminated", "zone_ended"), description=ISSUE_DESCRIPTION,
+            "POST", f"{agent_path}/token", handlers.issue_token, "Issue a token for an agent", LIFECYCLE, status=201,
+            tags=tags, errors=(*not_found_errors, "agent_terminated", "zone_ended"), description=ISSUE_DESCRIPTION,
             permission="agents.token",
         ),
     ]  # fmt: skip

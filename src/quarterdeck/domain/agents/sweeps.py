@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quarterdeck.core.clock import MINUTE, Millis
-from quarterdeck.core.ids import lowest_id_at
-from quarterdeck.domain.agents.model import HISTORY_RETENTION_MS, DeleteAgent, DeleteAgentResult, Ref
+from quarterdeck.core.ids import Ref, lowest_id_at
+from quarterdeck.domain.agents.model import HISTORY_RETENTION_MS, DeleteAgent, DeleteAgentResult
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.sweep_passes import (
     ROWS_PER_SCAN,
@@ -33,7 +33,6 @@ from quarterdeck.engine.sweep_passes import (
 )
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
-from quarterdeck.store.interface import decode
 
 HEARTBEAT_RETENTION = "agent-heartbeat-retention"
 AGENT_RETENTION = "agent-retention"
@@ -79,8 +78,9 @@ class AgentRetention:
         return sum(result.is_deleted for result in await submit_all(self.submit, commands, BATCH))
 
     async def _next_slice(self, tx: Transaction, position: Position[_AgentRow]) -> list[DeleteAgent]:
-        [rows] = await tx.read(Q.agents_slice(zone_id=position.value.zone_id, id=position.value.id, limit=SLICE))
-        agents = decode(rows, _AgentRow)
+        agents = await tx.fetch(
+            _AgentRow, Q.agents_slice(zone_id=position.value.zone_id, id=position.value.id, limit=SLICE)
+        )
         position.advance(agents)
         before = tx.now - self.retention_ms
         candidates = [(agent.zone_id, agent.id) for agent in agents if (agent.terminated_at or before) < before]

@@ -114,13 +114,3 @@ class NewKeyView(KeyView, frozen=True):
     """The only response that contains the secret."""
 
     key: Annotated[str, Meta(description="the key, shown only in this response; send it as X-API-Key")]
-
-
-class KeyList(msgspec.Struct, frozen=True):
-    items: list[KeyView]
-    next_cursor: str | None
-
-
-class ListKeysQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from quarterdeck.core.api_key import ParsedApiKey
-from quarterdeck.core.caller import Bearer, Caller
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import iso_or_none
-from quarterdeck.core.errors import Problem, Unauthenticated
+from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.api_keys import rules
 from quarterdeck.domain.api_keys.model import ApiKey, CreateKey, KeyFilter, RevokeKey
 from quarterdeck.domain.api_keys.queries import Q
@@ -19,13 +21,9 @@ from quarterdeck.domain.sessions.model import Session, SessionRef, State
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-
-Ref = tuple[str, str]
-"""(zone, key)"""
-
 
 # -- authenticate ------------------------------------------------------------------------------------------------
 
@@ -48,37 +46,24 @@ async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -
 
 async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[ApiKey | Problem | Busy]:
     """Create keys up to the limit of each zone. The zones are locked, so the count is exact."""
-    batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
-    locked_rows, count_rows = await tx.read(
-        zones.lock_statement(tx, zones_of(commands)), Q.keys_count_live(batch=batch)
-    )
-    locked_zones = zones.decode_zones(locked_rows)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked_zones.keys())
-    caller_problems = await _bearer_problems(tx, (command.bearer for command in commands))
-    allowed = [
-        command
-        for command in commands
-        if sessions.lock_problem(command, lock_failures) is None and command.bearer not in caller_problems
-    ]
+    zone_ids = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+    batch, [count_rows] = await access.lock(tx, commands, Q.keys_count_live(batch=zone_ids))
+    problems = [batch.problem(command) for command in commands]
+    allowed = [command for command, problem in zip(commands, problems, strict=True) if problem is None]
     decisions = dict(
         zip(
             (command.id for command in allowed),
-            rules.admit(allowed, await _load_batch_input(tx, allowed, locked_zones, count_rows)),
+            rules.admit(allowed, await _load_batch_input(tx, allowed, batch.zones, count_rows)),
             strict=True,
         )
     )
-    outcomes = [
-        _caller_problem(caller_problems, command.bearer)
-        or sessions.lock_problem(command, lock_failures)
-        or decisions[command.id]
-        for command in commands
-    ]
+    outcomes = [problem or decisions[command.id] for command, problem in zip(commands, problems, strict=True)]
     _persist(tx, allowed, decisions)
     return outcomes
 
 
 async def _load_batch_input(
-    tx: Transaction, commands: Sequence[CreateKey], locked_zones: dict[str, Zone], count_rows: Sequence[Row]
+    tx: Transaction, commands: Sequence[CreateKey], locked_zones: Mapping[str, Zone], count_rows: Sequence[Row]
 ) -> KeyBatchInput:
     refs = [SessionRef(command.zone_id, command.session_id) for command in commands if command.session_id is not None]
     loaded_sessions = await sessions.show_sessions(tx, refs) if refs else []
@@ -119,17 +104,16 @@ def _created_event(command: CreateKey, key: ApiKey) -> NewEvent:
 
 async def revoke_keys(tx: Transaction, commands: Sequence[RevokeKey]) -> list[ApiKey | Problem | Busy]:
     """Revoke keys. A repeated command changes nothing."""
-    [rows] = await tx.read(Q.keys_lock(batch=sorted({(command.zone_id, command.id) for command in commands})))
+    refs = sorted({(command.zone_id, command.id) for command in commands})
+    # Callers are read after the wait for the rows, so as late as possible: the zone is not locked.
+    batch, [rows] = await access.load(tx, commands, before=[Q.keys_lock(batch=refs)])
     keys = {(key.zone_id, key.id): key for key in decode(rows, ApiKey)}
-    caller_problems = await _bearer_problems(tx, (command.bearer for command in commands))
     outcomes: list[ApiKey | Problem | Busy] = []
     revoked: dict[Ref, tuple[RevokeKey, str]] = {}
     for command in commands:
         ref = (command.zone_id, command.id)
         key = keys.get(ref)
-        problem = _caller_problem(caller_problems, command.bearer) or (
-            rules.key_not_found(command.id) if key is None else None
-        )
+        problem = batch.problem(command) or (rules.key_not_found(command.id) if key is None else None)
         if key is not None and problem is None and key.revoked_at is None:
             revoked[ref] = (command, rules.status(key, tx.now))
             keys[ref] = key = msgspec.structs.replace(key, revoked_at=tx.now)
@@ -175,29 +159,11 @@ def _revoked_event(key: ApiKey, old_status: str, actor: str, trace: str | None) 
 
 async def list_keys(tx: Transaction, filters: KeyFilter) -> list[ApiKey]:
     """Return up to `limit` keys of a zone, newest first."""
-    await sessions.require_bearer(tx, filters.bearer)
+    await access.require_token(tx, filters.bearer)
     [rows] = await tx.read(Q.keys_page(zone_id=filters.zone_id, before=filters.before, limit=filters.limit))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
     return decode(rows, ApiKey)
-
-
-# -- callers -----------------------------------------------------------------------------------------------------
-
-
-async def _bearer_problems(tx: Transaction, bearers: Iterable[Bearer | None]) -> dict[Bearer, Problem]:
-    """The problem for each bearer whose session has ended. Reads once per bearer: a batch rarely has several."""
-    problems: dict[Bearer, Problem] = {}
-    for bearer in {bearer for bearer in bearers if bearer is not None}:
-        try:
-            await sessions.require_bearer(tx, bearer)
-        except Unauthenticated as problem:
-            problems[bearer] = problem
-    return problems
-
-
-def _caller_problem(caller_problems: dict[Bearer, Problem], bearer: Bearer | None) -> Problem | None:
-    return caller_problems.get(bearer) if bearer is not None else None
 
 
 def _to_json(data: Mapping[str, object]) -> str:

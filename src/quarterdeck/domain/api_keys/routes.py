@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.core import api_key, paging
+from quarterdeck.core import api_key
 from quarterdeck.core.caller import ADMIN
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import new_id
+from quarterdeck.core.paging import Listing, Page, PageQuery
 from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.api_keys import operations, rules
 from quarterdeck.domain.api_keys.model import (
@@ -17,15 +18,13 @@ from quarterdeck.domain.api_keys.model import (
     CreateKey,
     CreateKeyBody,
     KeyFilter,
-    KeyList,
-    ListKeysQuery,
+    KeyView,
     NewKeyView,
     RevokeKey,
 )
-from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Engine, Transaction
 
-LISTING = "keys"
+LISTING = Listing[ApiKey]("keys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,8 @@ class KeyHandlers:
     submit_create: Callable[[CreateKey], Awaitable[ApiKey]]
     submit_revoke: Callable[[RevokeKey], Awaitable[ApiKey]]
 
-    async def create(self, call: Call) -> Reply:
+    async def create(self, call: Call[CreateKeyBody, None]) -> Reply[NewKeyView]:
         body = call.body
-        assert isinstance(body, CreateKeyBody)
         key_id = new_id()
         key_text = api_key.format_key(call.zone_id, key_id, secrets.token_bytes(api_key.SECRET_BYTES))
         key = await self.submit_create(
@@ -59,22 +57,17 @@ class KeyHandlers:
         # No proxy may cache the response, because it contains the secret.
         return Reply(rules.new_key_view(key, key_text), 201, [("cache-control", "no-store")])
 
-    async def list_keys(self, call: Call) -> Reply:
-        query = call.query
-        assert isinstance(query, ListKeysQuery)
-        before = paging.decode(LISTING, query.cursor) if query.cursor else None
-        filters = KeyFilter(call.zone_id, query.limit + 1, before, call.caller.bearer)
+    async def list_keys(self, call: Call[None, PageQuery]) -> Reply[Page[KeyView]]:
+        before = LISTING.start_key(call.query)
+        filters = KeyFilter(call.zone_id, call.query.limit + 1, before, call.caller.bearer)
 
         async def read(tx: Transaction) -> tuple[list[ApiKey], Millis]:
             return await operations.list_keys(tx, filters), tx.now
 
-        keys, now = await self.engine.read(read, zones=zones_of([filters]))
-        count, last = paging.trim_page([key.id for key in keys], query.limit)
-        cursor = paging.encode(LISTING, last) if last else None
-        body = KeyList([rules.view(key, now) for key in keys[:count]], cursor)
-        return Reply(body, 200, call.next_link(cursor))
+        keys, now = await self.engine.read(read, zones=call.zones)
+        return LISTING.reply(call, keys, lambda key: rules.view(key, now), Page)
 
-    async def revoke(self, call: Call) -> Reply:
+    async def revoke(self, call: Call[None, None]) -> Reply[None]:
         caller = call.caller
         await self.submit_revoke(RevokeKey(call.zone_id, call.params["id"], caller.subject, caller.bearer, call.trace))
         return Reply(None, 204)
@@ -85,15 +78,14 @@ def routes(handlers: KeyHandlers) -> list[Route]:
     tags = ("keys",)
     return [
         Route(
-            "POST", base, handlers.create, "Create an API key", ADMIN, body=CreateKeyBody, response=NewKeyView,
-            status=201, tags=tags,
+            "POST", base, handlers.create, "Create an API key", ADMIN, status=201, tags=tags,
             errors=("invalid_scope", "zone_not_found", "zone_ended", "agent_not_found", "key_limit_exceeded"),
             description="Only this response contains the key. The request is not idempotent: if the response is lost, "
             "revoke the key and create another.",
         ),
         Route(
-            "GET", base, handlers.list_keys, "List API keys, newest first", ADMIN, query=ListKeysQuery,
-            response=KeyList, errors=("zone_not_found", "invalid_cursor"), tags=tags,
+            "GET", base, handlers.list_keys, "List API keys, newest first", ADMIN,
+            errors=("zone_not_found", "invalid_cursor"), tags=tags,
         ),
         Route(
             "DELETE", base + "/{id}", handlers.revoke, "Revoke an API key", ADMIN, status=204,

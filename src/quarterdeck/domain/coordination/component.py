@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quarterdeck.bus.redis.key_layout import KeyWriter
+from quarterdeck.core import metric_table
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.agents.component import Agents
 from quarterdeck.domain.agents.model import MintAgentToken
-from quarterdeck.domain.coordination import redis_signals
-from quarterdeck.domain.coordination.coordinator import Coordinator, CoordinatorDeps
-from quarterdeck.domain.coordination.health_checks import CONNECTED, REACHABLE, HealthCheck, HealthReporter
-from quarterdeck.domain.coordination.launchers import LauncherDeps, TaskLauncher
-from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
+from quarterdeck.domain.coordination.background import redis_signals
+from quarterdeck.domain.coordination.background.coordinator import Coordinator, CoordinatorDeps
+from quarterdeck.domain.coordination.background.health_checks import CONNECTED, REACHABLE, HealthCheck, HealthReporter
+from quarterdeck.domain.coordination.background.launchers import LauncherDeps, TaskLauncher
+from quarterdeck.domain.coordination.background.metrics import CoordinatorMetrics
 from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, HttpLauncherConfig, launcher_configs
 from quarterdeck.domain.coordination.routes import CoordinatorHandlers, routes
 from quarterdeck.domain.tasks import operations as task_operations
@@ -68,7 +69,7 @@ class Coordination:
             deps.tasks.lane.submit,
             deps.agents.refresh_lane.submit,
             self.rank_lane.submit,
-            runtime.metrics.add_histogram("coordinator_cycle_duration_seconds", "Duration of a coordinator cycle"),
+            runtime.metrics.add_histogram(metric_table.CYCLE_SECONDS),
         )
         self.coordinator = Coordinator(coordinator_deps, self.launcher, settings, self.metrics)
         timing = LoopTiming(
@@ -146,25 +147,11 @@ def _register_metrics(
     runtime: Runtime, coordinator_metrics: CoordinatorMetrics, launcher: TaskLauncher, leader_loop: LeaderLoop
 ) -> None:
     metrics, label = runtime.metrics, "coordinator"
-    metrics.add_gauge(
-        "coordinator_stale_agents", "Agents that are stale", label, lambda: coordinator_metrics.stale_agents
-    )
-    metrics.add_gauge("tasks_pending", "Tasks waiting for an agent", label, lambda: coordinator_metrics.tasks_pending)
-    metrics.add_counter(
-        "tasks_failed", "Tasks that failed without a further retry", label, lambda: coordinator_metrics.tasks_failed
-    )
-    metrics.add_counter(
-        "tasks_retry_exhausted",
-        "Tasks that failed because no retries were left",
-        label,
-        lambda: coordinator_metrics.retries_exhausted,
-    )
-    metrics.add_counter("agents_spawned", "Launches that succeeded", label, lambda: launcher.spawned_count)
-    metrics.add_counter("quarterdeck_launches_failed", "Launches that failed", label, lambda: launcher.failed_count)
-    metrics.add_gauge("quarterdeck_launches", "Launches in progress and running processes", label, launcher.__len__)
-    metrics.add_gauge(
-        "quarterdeck_coordinator_failing",
-        "1 while the coordinator's cycles fail",
-        label,
-        lambda: float(leader_loop.error is not None),
-    )
+    metrics.add(metric_table.STALE_AGENTS, label, lambda: coordinator_metrics.stale_agents)
+    metrics.add(metric_table.TASKS_PENDING, label, lambda: coordinator_metrics.tasks_pending)
+    metrics.add(metric_table.TASKS_FAILED, label, lambda: coordinator_metrics.tasks_failed)
+    metrics.add(metric_table.RETRIES_EXHAUSTED, label, lambda: coordinator_metrics.retries_exhausted)
+    metrics.add(metric_table.AGENTS_SPAWNED, label, lambda: launcher.spawned_count)
+    metrics.add(metric_table.LAUNCHES_FAILED, label, lambda: launcher.failed_count)
+    metrics.add(metric_table.LAUNCHES, label, launcher.__len__)
+    metrics.add(metric_table.COORDINATOR_FAILING, label, lambda: float(leader_loop.error is not None))

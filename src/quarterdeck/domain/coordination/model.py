@@ -180,11 +180,6 @@ class CoordinatorLogView(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     created_at: str
 
 
-class CoordinatorLogs(msgspec.Struct, frozen=True, rename="camel"):
-    items: list[CoordinatorLogView]
-    next_cursor: str | None
-
-
 class CycleView(msgspec.Struct, frozen=True, rename="camel"):
     active: bool
     last_cycle: str | None

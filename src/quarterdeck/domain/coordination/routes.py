@@ -9,16 +9,17 @@ from quarterdeck.core import paging
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.paging import CamelPage
+from quarterdeck.core.routing import AnyCall, Call, Reply, Route
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentStatus
-from quarterdeck.domain.agents.operations.authorization import require_permission
-from quarterdeck.domain.coordination.coordinator import COUNT_MAX, Coordinator
-from quarterdeck.domain.coordination.health_checks import HealthReporter
+from quarterdeck.domain.coordination.background.coordinator import COUNT_MAX, Coordinator
+from quarterdeck.domain.coordination.background.health_checks import HealthReporter
 from quarterdeck.domain.coordination.model import (
     LEASE_NAME,
     CoordinatorHealth,
-    CoordinatorLogs,
+    CoordinatorLogView,
     LogsQuery,
     RecoverBody,
     RecoverView,
@@ -54,14 +55,12 @@ class CoordinatorHandlers:
     submit_strategy: Callable[[PutStrategy], Awaitable[RankingState]]
     launchers: tuple[str, ...]
 
-    async def get_health(self, call: Call) -> Reply:
+    async def get_health(self, call: Call[None, None]) -> Reply[CoordinatorHealth]:
         view = await self.health.build_view()
         return Reply(view, 503 if view.status == "unhealthy" else 200)
 
-    async def get_status(self, call: Call) -> StatusView:
-        query = call.query
-        assert isinstance(query, StatusQuery)
-        zone_id = await self._authorized_zone(call, query.zone_id)
+    async def get_status(self, call: Call[None, StatusQuery]) -> StatusView:
+        zone_id = await self._authorized_zone(call, call.query.zone_id)
 
         async def read(tx: Transaction) -> StatusView:
             zone_ids = (
@@ -79,10 +78,8 @@ class CoordinatorHandlers:
 
         return await self.cross_zone_engine.read(read)
 
-    async def recover(self, call: Call) -> RecoverView:
-        body = call.body
-        assert isinstance(body, RecoverBody)
-        zone_id = await self._authorized_zone(call, body.zone_id)
+    async def recover(self, call: Call[RecoverBody, None]) -> RecoverView:
+        zone_id = await self._authorized_zone(call, call.body.zone_id)
         to_recover, agents_checked, in_cycles = await self.coordinator.recover(zone_id)
         return RecoverView(
             agents_checked,
@@ -93,9 +90,8 @@ class CoordinatorHandlers:
             in_cycles,
         )
 
-    async def list_logs(self, call: Call) -> Reply:
+    async def list_logs(self, call: Call[None, LogsQuery]) -> Reply[CamelPage[CoordinatorLogView]]:
         query = call.query
-        assert isinstance(query, LogsQuery)
         zone_id = await self._authorized_zone(call, query.zone_id) or call.zone_id
         before = _decode_cursor(query.cursor) if query.cursor else POSITION_MAX
         filters = EventFilter(zone_id, limit=query.limit, types=log_view.event_types(query.level))
@@ -103,20 +99,17 @@ class CoordinatorHandlers:
         views = [log_view.to_view(event) for event in events]
         selected = [view for view in views if query.level in (None, view.level)]
         cursor = None if next_position is None else paging.encode(LISTING, str(next_position))
-        return Reply(CoordinatorLogs(selected, cursor), 200, call.next_link(cursor))
+        return Reply(CamelPage(selected, cursor), headers=call.next_link(cursor))
 
-    async def get_strategy(self, call: Call) -> StrategyView:
+    async def get_strategy(self, call: Call[None, None]) -> StrategyView:
         command = BaseCommand(zone_id=call.zone_id, caller=call.caller)
-        zone_ids = {call.zone_id, call.caller.zone_id}
-        return StrategyView(await self.engine.read(lambda tx: strategies.read_strategy(tx, command), zones=zone_ids))
+        return StrategyView(await self.engine.read(lambda tx: strategies.read_strategy(tx, command), zones=call.zones))
 
-    async def put_strategy(self, call: Call) -> StrategyView:
-        body = call.body
-        assert isinstance(body, StrategyBody)
-        command = PutStrategy(zone_id=call.zone_id, caller=call.caller, trace=call.trace, strategy=body.strategy)
+    async def put_strategy(self, call: Call[StrategyBody, None]) -> StrategyView:
+        command = PutStrategy(**call.caller_fields, strategy=call.body.strategy)
         return StrategyView((await self.submit_strategy(command)).strategy)
 
-    async def _authorized_zone(self, call: Call, requested: str | None) -> str | None:
+    async def _authorized_zone(self, call: AnyCall, requested: str | None) -> str | None:
         """Return the requested zone, if the caller may use the coordinator there. None means all, for an administrator.
 
         Called before anything is read across zones.
@@ -125,10 +118,10 @@ class CoordinatorHandlers:
         zone_id = requested if requested is not None else None if caller.is_admin else call.zone_id
         if zone_id is not None and zone_id != call.zone_id and not caller.is_admin:
             raise zone_rules.hidden_zone_problem(zone_id)
-        zone_ids = {call.zone_id, caller.zone_id, *([] if zone_id is None else [zone_id])}
+        zone_ids = call.zones | ({zone_id} if zone_id is not None else set())
 
         async def authorize(tx: Transaction) -> None:
-            await require_permission(tx, caller, call.zone_id, PERMISSION)
+            await access.require_permission(tx, caller, call.zone_id, PERMISSION)
             if zone_id is not None and not await zones.exists(tx, zone_id):
                 raise zone_rules.hidden_zone_problem(zone_id)
 
@@ -162,32 +155,32 @@ def routes(handlers: CoordinatorHandlers) -> list[Route]:
     return [
         Route(
             "GET", base + "/status", handlers.get_status, "Get the status of the coordinator", LIFECYCLE,
-            query=StatusQuery, response=StatusView, errors=zone_errors, tags=tags, permission=PERMISSION,
+            errors=zone_errors, tags=tags, permission=PERMISSION,
         ),
         Route(
-            "POST", base + "/recover", handlers.recover, "Run a recovery now", LIFECYCLE, body=RecoverBody,
-            response=RecoverView, errors=zone_errors, tags=tags, permission=PERMISSION,
+            "POST", base + "/recover", handlers.recover, "Run a recovery now", LIFECYCLE, errors=zone_errors, tags=tags,
+            permission=PERMISSION,
             description="Runs one pass of the coordinator's background work now. It handles stale agents, timed-out "
             "attempts, ended backoffs, blocked dependents of ended tasks, and dependency cycles.",
         ),
         Route(
             "GET", base + "/logs", handlers.list_logs, "List events of tasks and agents, newest first", LIFECYCLE,
-            query=LogsQuery, response=CoordinatorLogs, errors=(*zone_errors, "invalid_cursor"), tags=tags,
+            errors=(*zone_errors, "invalid_cursor"), tags=tags,
             description="Lists only warnings and errors by default. A page may be short or empty even if more follow: "
             "continue as long as there is a `nextCursor`.", permission=PERMISSION,
         ),
         Route(
             "GET", base + "/strategy", handlers.get_strategy, "Get the order in which tasks are claimed", LIFECYCLE,
-            response=StrategyView, tags=tags, permission=PERMISSION,
+            tags=tags, permission=PERMISSION,
         ),
         Route(
             "PUT", base + "/strategy", handlers.put_strategy, "Set the order in which tasks are claimed", LIFECYCLE,
-            body=StrategyBody, response=StrategyView, tags=tags, permission=PERMISSION,
+            tags=tags, permission=PERMISSION,
             description="Applies at once to new tasks. Waiting tasks are re-ranked in the background.",
         ),
         Route(
             "GET", "/health/coordinator", handlers.get_health, "Get the health of the coordinator", None,
-            response=CoordinatorHealth, tags=("server",),
+            tags=("server",),
             description="Returns 503 with the same body if no coordinator is running. Tasks are then late, not lost.",
         ),
     ]  # fmt: skip

@@ -6,7 +6,6 @@ from quarterdeck.domain.delegations import operations
 from quarterdeck.domain.delegations.model import DelegationSettings
 from quarterdeck.domain.delegations.routes import DelegationHandlers, routes
 from quarterdeck.domain.delegations.sweeps import sweeps
-from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.component import Sessions
 from quarterdeck.engine.runtime import Component, Runtime
 
@@ -17,9 +16,7 @@ class Delegations:
         revoker = operations.Revoker(session_component.terminator)
         self.delegate_lane = lanes.add_write_lane("delegate", operations.create_edges)
         self.revoke_lane = lanes.add_write_lane("revoke", revoker.revoke)
-        self.show_lane = lanes.add_read_lane(
-            "delegation-show", sessions.with_bearer_check(operations.show, writes=False)
-        )
+        self.show_lane = lanes.add_read_lane("delegation-show", operations.show)
         self.expire_lane = lanes.add_write_lane("delegation-expire", operations.expire_edges)
         handlers = DelegationHandlers(
             runtime.engine,

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.paging import PageQuery
 from quarterdeck.core.routing import PathId
 from quarterdeck.domain.api_keys.model import Scope
 
@@ -308,11 +309,6 @@ class EdgeView(msgspec.Struct, frozen=True):
     updated_at: str
 
 
-class EdgeList(msgspec.Struct, frozen=True):
-    items: list[EdgeView]
-    next_cursor: str | None
-
-
 class RevokedView(msgspec.Struct, frozen=True):
     revoked_edges: Annotated[int, Meta(description="revoked edges, including derived ones")]
     affected_sessions: Annotated[int, Meta(description="target sessions of the revoked edges")]
@@ -367,17 +363,13 @@ class EdgeExplanation(msgspec.Struct, frozen=True):
     )
 
 
-class ListEdgesQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
+class ListEdgesQuery(PageQuery, frozen=True):
     source: PathId | None = None
     target: PathId | None = None
     status: EdgeState | None = None
 
 
-class EdgesOfSessionQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
+class EdgesOfSessionQuery(PageQuery, frozen=True):
     status: EdgeState | None = None
 
 

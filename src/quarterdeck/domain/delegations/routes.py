@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 
-from quarterdeck.core import idempotency, paging
+from quarterdeck.core import idempotency
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.paging import Listing, Page
+from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.domain.delegations import operations, rules
 from quarterdeck.domain.delegations.model import (
     Authority,
@@ -21,7 +21,6 @@ from quarterdeck.domain.delegations.model import (
     Edge,
     EdgeExplanation,
     EdgeFilter,
-    EdgeList,
     EdgeRef,
     EdgesOfSessionQuery,
     EdgeView,
@@ -34,10 +33,9 @@ from quarterdeck.domain.delegations.model import (
     TraverseQuery,
 )
 from quarterdeck.domain.sessions.model import SessionRef
-from quarterdeck.engine.transaction import Engine, Transaction
+from quarterdeck.engine.transaction import Engine
 
-LISTING = "delegations"
-T = TypeVar("T")
+LISTING = Listing[Edge]("delegations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,94 +47,73 @@ class DelegationHandlers:
     finish_cascade: Callable[[str, str], Awaitable[None]]
     """(zone id, cascade id): runs the cascade to completion."""
 
-    async def delegate(self, call: Call) -> Reply:
+    async def delegate(self, call: Call[DelegateBody, None]) -> Reply[EdgeView]:
         result = await self.submit_delegate(_delegate_command(call))
         return Reply(rules.view(result.edge), 201 if result.created else 200)
 
-    async def show(self, call: Call) -> EdgeView:
+    async def show(self, call: Call[None, None]) -> EdgeView:
         return rules.view(await self.submit_show(_edge_ref(call)))
 
-    async def revoke(self, call: Call) -> RevokedView:
-        query = call.query
-        assert isinstance(query, RevokeQuery)
-        command = Revoke(call.zone_id, call.params["id"], call.caller, query.keep_sessions, call.trace)
+    async def revoke(self, call: Call[None, RevokeQuery]) -> RevokedView:
+        command = Revoke(call.zone_id, call.params["id"], call.caller, call.query.keep_sessions, call.trace)
         result = await self.submit_revoke(command)
         if result.cascade_id is not None:
             await self.finish_cascade(call.zone_id, result.cascade_id)
         return RevokedView(result.revoked_edges, result.affected_sessions, result.terminated_agents)
 
-    async def list_delegations(self, call: Call) -> Reply:
+    async def list_delegations(self, call: Call[None, ListEdgesQuery]) -> Reply[Page[EdgeView]]:
         query = call.query
-        assert isinstance(query, ListEdgesQuery)
         filters = EdgeFilter(
             call.zone_id,
-            query.limit,
+            query.limit + 1,
+            LISTING.start_key(query),
             source=query.source,
             target=query.target,
             status=query.status,
             bearer=call.caller.bearer,
         )
-        return await self._list_page(call, query.cursor, filters, operations.list_edges)
+        rows = await self.engine.read(lambda tx: operations.list_edges(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, rules.view, Page)
 
-    async def list_inbound(self, call: Call) -> Reply:
+    async def list_inbound(self, call: Call[None, EdgesOfSessionQuery]) -> Reply[Page[EdgeView]]:
         return await self._list_session_edges(call, EdgeFilter(call.zone_id, 0, target=call.params["id"]))
 
-    async def list_outbound(self, call: Call) -> Reply:
+    async def list_outbound(self, call: Call[None, EdgesOfSessionQuery]) -> Reply[Page[EdgeView]]:
         return await self._list_session_edges(call, EdgeFilter(call.zone_id, 0, source=call.params["id"]))
 
-    async def traverse(self, call: Call) -> Traversal:
-        query = call.query
-        assert isinstance(query, TraverseQuery)
-        return await self._read(call, lambda tx: operations.traverse(tx, _edge_ref(call), query.limit))
+    async def traverse(self, call: Call[None, TraverseQuery]) -> Traversal:
+        return await self.engine.read(
+            lambda tx: operations.traverse(tx, _edge_ref(call), call.query.limit), zones=call.zones
+        )
 
-    async def explain(self, call: Call) -> EdgeExplanation:
-        return await self._read(call, lambda tx: operations.explain(tx, _edge_ref(call)))
+    async def explain(self, call: Call[None, None]) -> EdgeExplanation:
+        return await self.engine.read(lambda tx: operations.explain(tx, _edge_ref(call)), zones=call.zones)
 
-    async def show_authority(self, call: Call) -> Authority:
-        return await self._read(call, lambda tx: operations.read_authority(tx, _session_ref(call)))
+    async def show_authority(self, call: Call[None, None]) -> Authority:
+        return await self.engine.read(lambda tx: operations.read_authority(tx, _session_ref(call)), zones=call.zones)
 
-    async def _list_session_edges(self, call: Call, filters: EdgeFilter) -> Reply:
-        query = call.query
-        assert isinstance(query, EdgesOfSessionQuery)
-        page_filters = msgspec.structs.replace(filters, limit=query.limit, status=query.status)
-
-        async def read(tx: Transaction, page_filters: EdgeFilter) -> list[Edge]:
-            return await operations.list_session_edges(tx, _session_ref(call), page_filters)
-
-        return await self._list_page(call, query.cursor, page_filters, read)
-
-    async def _list_page(
-        self,
-        call: Call,
-        cursor: str | None,
-        filters: EdgeFilter,
-        read: Callable[[Transaction, EdgeFilter], Awaitable[list[Edge]]],
-    ) -> Reply:
-        before = paging.decode(LISTING, cursor) if cursor else None
-        page_filters = msgspec.structs.replace(filters, before=before, limit=filters.limit + 1)
-        edges = await self._read(call, lambda tx: read(tx, page_filters))
-        count, last_id = paging.trim_page([edge.id for edge in edges], filters.limit)
-        next_cursor = paging.encode(LISTING, last_id) if last_id else None
-        body = EdgeList([rules.view(edge) for edge in edges[:count]], next_cursor)
-        return Reply(body, 200, call.next_link(next_cursor))
-
-    async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Run a read that sees the zone in the path and the caller's own zone."""
-        return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
+    async def _list_session_edges(
+        self, call: Call[None, EdgesOfSessionQuery], filters: EdgeFilter
+    ) -> Reply[Page[EdgeView]]:
+        query, before = call.query, LISTING.start_key(call.query)
+        page = msgspec.structs.replace(filters, limit=query.limit + 1, before=before, status=query.status)
+        rows = await self.engine.read(
+            lambda tx: operations.list_session_edges(tx, _session_ref(call), page), zones=call.zones
+        )
+        return LISTING.reply(call, rows, rules.view, Page)
 
 
-def _edge_ref(call: Call) -> EdgeRef:
+def _edge_ref(call: AnyCall) -> EdgeRef:
     return EdgeRef(call.zone_id, call.params["id"], call.caller.bearer)
 
 
-def _session_ref(call: Call) -> SessionRef:
+def _session_ref(call: AnyCall) -> SessionRef:
     return SessionRef(call.zone_id, call.params["id"], call.caller.bearer)
 
 
-def _delegate_command(call: Call) -> Delegate:
+def _delegate_command(call: Call[DelegateBody, None]) -> Delegate:
     """Build the command from the body, the idempotency key and the digest of the body."""
     body = call.body
-    assert isinstance(body, DelegateBody)
     key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
     base = Delegate(
         id=new_id(),
@@ -172,30 +149,30 @@ def routes(handlers: DelegationHandlers) -> list[Route]:
     return [
         Route(
             "POST", base_path, handlers.delegate, "Delegate authority from one session to another", LIFECYCLE,
-            body=DelegateBody, response=EdgeView, status=201, tags=tags, description=DELEGATE_DESCRIPTION,
+            status=201, tags=tags, description=DELEGATE_DESCRIPTION,
             errors=("self_delegation_denied", "delegation_expired", "invalid_constraints", "invalid_scope",
-                      "invalid_parent_edge", "invalid_issuer_application", "invalid_receiver_application",
-                      "application_ownership_required", "delegation_exceeds_authority", "zone_not_found",
-                      "delegation_endpoint_not_found", "delegation_not_found", "agent_suspended",
-                      "delegation_cycle_denied", "idempotency_key_conflict"),
+                    "invalid_parent_edge", "invalid_issuer_application", "invalid_receiver_application",
+                    "application_ownership_required", "delegation_exceeds_authority", "zone_not_found",
+                    "delegation_endpoint_not_found", "delegation_not_found", "agent_suspended",
+                    "delegation_cycle_denied", "idempotency_key_conflict"),
         ),
         Route(
             "GET", base_path, handlers.list_delegations, "List delegations, newest first", LIFECYCLE,
-            query=ListEdgesQuery, response=EdgeList, errors=("invalid_cursor", "zone_not_found"), tags=tags,
+            errors=("invalid_cursor", "zone_not_found"), tags=tags,
         ),
-        Route(
-            "GET", edge_path, handlers.show, "Show a delegation", LIFECYCLE, response=EdgeView, errors=not_found_errors,
-            tags=tags,
-        ),
+        Route("GET", edge_path, handlers.show, "Show a delegation", LIFECYCLE, errors=not_found_errors, tags=tags),
         *(
-            Route(method, path, handlers.revoke, "Revoke a delegation", LIFECYCLE, query=RevokeQuery,
-                  response=RevokedView, errors=(*not_found_errors, "application_ownership_required"), tags=tags,
-                  description=REVOKE_DESCRIPTION)
+            Route(
+                method, path, handlers.revoke, "Revoke a delegation", LIFECYCLE,
+                errors=(*not_found_errors, "application_ownership_required"), tags=tags, description=REVOKE_DESCRIPTION,
+            )
             for method, path in (("DELETE", edge_path), ("PATCH", edge_path + "/revoke"))
         ),
         *(
-            Route("GET", f"{base_path}/{direction}/{{id}}", handler, summary, LIFECYCLE, query=EdgesOfSessionQuery,
-                  response=EdgeList, errors=(*session_errors, "invalid_cursor"), tags=tags)
+            Route(
+                "GET", f"{base_path}/{direction}/{{id}}", handler, summary, LIFECYCLE,
+                errors=(*session_errors, "invalid_cursor"), tags=tags,
+            )
             for direction, handler, summary in (
                 ("inbound", handlers.list_inbound, "List the delegations to a session, newest first"),
                 ("outbound", handlers.list_outbound, "List the delegations from a session, newest first"),
@@ -203,16 +180,14 @@ def routes(handlers: DelegationHandlers) -> list[Route]:
         ),
         Route(
             "GET", edge_path + "/traverse", handlers.traverse,
-            "Show a delegation and all delegations reachable from it", LIFECYCLE, query=TraverseQuery,
-            response=Traversal, errors=not_found_errors, tags=tags,
+            "Show a delegation and all delegations reachable from it", LIFECYCLE, errors=not_found_errors, tags=tags,
         ),
         Route(
             "GET", edge_path + "/explain", handlers.explain, "Explain a delegation's state and limits", LIFECYCLE,
-            response=EdgeExplanation, errors=not_found_errors, tags=tags,
+            errors=not_found_errors, tags=tags,
         ),
         Route(
             "GET", "/zones/{zone}/agents/{id}/authority", handlers.show_authority,
-            "Show a session's authority and the delegations that grant it", LIFECYCLE, response=Authority,
-            errors=session_errors, tags=tags,
+            "Show a session's authority and the delegations that grant it", LIFECYCLE, errors=session_errors, tags=tags,
         ),
     ]  # fmt: skip

@@ -12,12 +12,8 @@
 | model          | rows, commands, request bodies, filters and views                                              |
 | rules          | decisions without I/O: fleets, members, messages, the monitor                                  |
 | operations     | batches of the lanes `fleet` and `message`, under the zone's lock; reads                       |
-| pane_notifier  | types notices about new messages into panes, after the commit                                  |
-| pane_port      | the interface through which the routes access panes                                            |
-| member_panes   | implements `pane_port`: creates, reads, types into and closes the panes of members             |
-| pane_access    | the pane of one placement: finds it, types into it, makes its agent exit, kills it             |
-| route_params   | path parameters, idempotency keys and cursors that the routes share                            |
-| *_routes       | the routes for fleets, members, messages and the monitor                                       |
+| background     | types notices about new messages into panes, after the commit                                  |
+| routes         | the routes for fleets, members, messages and the monitor                                       |
 | queries        | the SQL statements in `queries.sql` and `lists.sql`                                            |
 
 How it fails. The state of a fleet is stored in the database, and each command changes it in one transaction. Panes are

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
+from quarterdeck.core import metric_table
 from quarterdeck.core.clock import DAY, SECOND
 from quarterdeck.core.routing import Call
 from quarterdeck.domain.agents.model import AgentTokenClaims, MintAgentToken
-from quarterdeck.domain.fleets import fleet_routes, member_routes, message_routes, monitor_routes, pane_notifier
-from quarterdeck.domain.fleets.fleet_routes import FleetHandlers
-from quarterdeck.domain.fleets.member_panes import MemberPanes, MemberPanesDeps
-from quarterdeck.domain.fleets.member_routes import MemberHandlers
-from quarterdeck.domain.fleets.message_routes import MessageHandlers
+from quarterdeck.domain.fleets.background import pane_notifier
+from quarterdeck.domain.fleets.background.pane_notifier import PaneNotifier
 from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, MessageCommand, MessageOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
-from quarterdeck.domain.fleets.monitor_routes import MonitorHandlers
 from quarterdeck.domain.fleets.operations import inbox_long_poll, members, message_reads
 from quarterdeck.domain.fleets.operations.inbox_long_poll import InboxLongPoll, InboxWakeups
+from quarterdeck.domain.fleets.operations.member_panes import MemberPanes, MemberPanesDeps
 from quarterdeck.domain.fleets.operations.messages import MessageBatchRunner
-from quarterdeck.domain.fleets.pane_access import PaneAccess
-from quarterdeck.domain.fleets.pane_notifier import PaneNotifier
+from quarterdeck.domain.fleets.operations.pane_access import PaneAccess
+from quarterdeck.domain.fleets.routes import fleet_routes, member_routes, message_routes, monitor_routes
+from quarterdeck.domain.fleets.routes.fleet_routes import FleetHandlers
+from quarterdeck.domain.fleets.routes.member_routes import MemberHandlers
+from quarterdeck.domain.fleets.routes.message_routes import MessageHandlers
+from quarterdeck.domain.fleets.routes.monitor_routes import MonitorHandlers
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.long_poll import Watcher
 from quarterdeck.engine.runtime import Component, Runtime
@@ -34,7 +36,7 @@ class Fleets:
         self,
         runtime: Runtime,
         mint_token: MintAgentToken,
-        open_timeline: Callable[[Call], Awaitable[object]],
+        open_timeline: Callable[[Call[None, None]], Awaitable[object]],
         member_environment: Mapping[str, str],
     ) -> None:
         """`open_timeline` opens a stream of a fleet's timeline; streams belong to the HTTP layer. `member_environment`
@@ -56,9 +58,7 @@ class Fleets:
             MemberPanesDeps(runtime.engine, self.fleet_lane.submit, mint, pane_access, member_environment)
         )
         self.polls = inbox_long_poll.new_inbox_polls()
-        runtime.metrics.add_gauge(
-            "quarterdeck_polls_waiting", "Long polls waiting for a message", "messages", self.polls.__len__
-        )
+        runtime.metrics.add(metric_table.POLLS_WAITING, "messages", self.polls.__len__)
         message_handlers = MessageHandlers(
             runtime.engine,
             self.message_lane.submit,
@@ -98,16 +98,9 @@ class Fleets:
         )
         grace_seconds = runtime.settings.section(ServerSettings).shutdown_grace_ms / 1000
         notifier = PaneNotifier(deps, settings, grace_seconds)
-        runtime.metrics.add_gauge(
-            "quarterdeck_notices_waiting", "Notices without a receipt yet", "panes", notifier.__len__
-        )
+        runtime.metrics.add(metric_table.NOTICES_WAITING, "panes", notifier.__len__)
         for outcome in pane_notifier.OUTCOMES:
-            runtime.metrics.add_counter(
-                "quarterdeck_notices",
-                "Notices of messages, by outcome",
-                outcome,
-                partial(notifier.counts.__getitem__, outcome),
-            )
+            runtime.metrics.add(metric_table.NOTICES, outcome, partial(notifier.counts.__getitem__, outcome))
         return notifier
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from quarterdeck.core import metric_table
 from quarterdeck.core.webhook_signing import SecretDeriver
 from quarterdeck.domain.invocations import operations
+from quarterdeck.domain.invocations.background.push_delivery import PushDeps, PushWorker
 from quarterdeck.domain.invocations.model import InvocationCommand, InvocationResult, InvocationSettings
-from quarterdeck.domain.invocations.push_delivery import PushDeps, PushWorker
 from quarterdeck.domain.invocations.routes import InvocationHandlers, routes
 from quarterdeck.domain.invocations.rules.push_protocol import CODES
 from quarterdeck.domain.invocations.sweeps import sweeps
@@ -31,9 +32,7 @@ class Invocations:
         self.show_lane = runtime.lanes.add_read_lane("invocation-show", operations.show)
         handlers = InvocationHandlers(runtime.engine, self.lane.submit, self.show_lane.submit, self.polls, settings)
         self.polls.on_undelivered = handlers.release_undelivered
-        runtime.metrics.add_gauge(
-            "quarterdeck_claims_waiting", "Claims waiting for work", "invocations", self.polls.__len__
-        )
+        runtime.metrics.add(metric_table.CLAIMS_WAITING, "invocations", self.polls.__len__)
         claim_wakeups = operations.ReadyPollWaker(runtime.engine, self.polls, poll_seconds)
         watcher = Watcher(runtime.wakeups, self.polls, claim_wakeups, poll_seconds, "invocation-lookout")
         push_workers = [] if derive_secret is None else [self._build_push_worker(runtime, derive_secret)]
@@ -62,9 +61,7 @@ class Invocations:
             derive_secret,
         )
         worker = PushWorker(deps, section(InvocationSettings), section(ServerSettings).shutdown_grace_ms / 1000)
-        runtime.metrics.add_gauge("quarterdeck_pushes_under_way", "Pushes in progress", "invocations", worker.__len__)
+        runtime.metrics.add(metric_table.PUSHES_UNDER_WAY, "invocations", worker.__len__)
         for code in CODES:
-            runtime.metrics.add_counter(
-                "quarterdeck_pushes", "Pushes, by outcome", code, partial(worker.counts.__getitem__, code)
-            )
+            runtime.metrics.add(metric_table.PUSHES, code, partial(worker.counts.__getitem__, code))
         return worker

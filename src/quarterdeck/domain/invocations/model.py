@@ -11,10 +11,10 @@ from msgspec import Meta
 from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
+from quarterdeck.core.ids import Ref
+from quarterdeck.core.paging import PageQuery
 from quarterdeck.core.routing import PathId
 
-Ref = tuple[str, str]
-"""(zone id, id of an invocation, a session or a service)"""
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 Reason = Annotated[str, Meta(min_length=1, max_length=256)]
 Token = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -186,9 +186,7 @@ class TokensBody(msgspec.Struct, frozen=True):
     items: Annotated[list[TokenItem], Meta(min_length=1, max_length=BULK_MAX)]
 
 
-class ListInvocationsQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
+class ListInvocationsQuery(PageQuery, frozen=True):
     status: State | None = None
     service_id: PathId | None = None
     source_session_id: PathId | None = None
@@ -348,6 +346,10 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     created_at: Millis
     updated_at: Millis
 
+    @property
+    def ref(self) -> Ref:
+        return (self.zone_id, self.id)
+
 
 class InvocationContext(msgspec.Struct, frozen=True, array_like=True):
     """The state of an invocation's sessions and service, read with its row."""
@@ -448,11 +450,6 @@ class PushPayload(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: str | None
     source_session_id: str | None
     target_session_id: str | None
-
-
-class InvocationList(msgspec.Struct, frozen=True):
-    items: list[InvocationView]
-    next_cursor: str | None
 
 
 class LeaseList(msgspec.Struct, frozen=True):

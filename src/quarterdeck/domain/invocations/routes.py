@@ -7,16 +7,16 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar
 
 import msgspec
 
-from quarterdeck.core import idempotency, paging
-from quarterdeck.core.caller import LIFECYCLE, Caller
+from quarterdeck.core import idempotency
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Conflict, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.paging import Listing, Page
+from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.domain.invocations import operations, rules
 from quarterdeck.domain.invocations.model import (
     Cancel,
@@ -38,7 +38,6 @@ from quarterdeck.domain.invocations.model import (
     InvocationFilter,
     InvocationHeartbeatBody,
     InvocationHeartbeatView,
-    InvocationList,
     InvocationResult,
     InvocationSettings,
     InvocationView,
@@ -51,18 +50,16 @@ from quarterdeck.domain.invocations.model import (
     ShowInvocation,
     Start,
     StartInvocationBody,
-    TokenItem,
     TokensBody,
 )
 from quarterdeck.domain.invocations.operations.long_poll import ClaimedItems, ClaimPolls, wait_for_invocations
 from quarterdeck.domain.invocations.rules.errors import key_required
 from quarterdeck.engine.long_poll import wait_for_claim
-from quarterdeck.engine.transaction import Engine, Transaction
+from quarterdeck.engine.transaction import Engine
 
 log = logging.getLogger("quarterdeck.invocations")
-LISTING = "invocations"
+LISTING = Listing[Invocation]("invocations")
 ATTEMPT_ERRORS = ("stale_attempt", "attempt_token_required", "invocation_not_completable")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,50 +72,43 @@ class InvocationHandlers:
 
     # -- callers -------------------------------------------------------------------------------------------------
 
-    async def enqueue(self, call: Call) -> Reply:
+    async def enqueue(self, call: Call[EnqueueBody, None]) -> Reply[InvocationView]:
         result = await self.submit(_enqueue_command(call))
         assert isinstance(result, EnqueuedInvocation)
         return Reply(rules.view(result.invocation), 201 if result.created else 200)
 
-    async def show(self, call: Call) -> InvocationView:
+    async def show(self, call: Call[None, None]) -> InvocationView:
         return rules.view(await self.submit_show(_show_command(call)))
 
-    async def list_invocations(self, call: Call) -> Reply:
+    async def list_invocations(self, call: Call[None, ListInvocationsQuery]) -> Reply[Page[InvocationView]]:
         query = call.query
-        assert isinstance(query, ListInvocationsQuery)
         filters = InvocationFilter(
             call.zone_id,
             query.limit + 1,
-            paging.decode(LISTING, query.cursor) if query.cursor else None,
+            LISTING.start_key(query),
             query.status,
             query.service_id,
             query.source_session_id,
             query.target_session_id,
             call.caller.bearer,
         )
-        rows = await self._read(call, lambda tx: operations.list_invocations(tx, filters))
-        count, last_id = paging.trim_page([row.id for row in rows], query.limit)
-        next_cursor = paging.encode(LISTING, last_id) if last_id else None
-        body = InvocationList([rules.view(row) for row in rows[:count]], next_cursor)
-        return Reply(body, 200, call.next_link(next_cursor))
+        rows = await self.engine.read(lambda tx: operations.list_invocations(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, rules.view, Page)
 
-    async def cancel(self, call: Call) -> InvocationView:
-        body = call.body
-        assert isinstance(body, CancelInvocationBody)
+    async def cancel(self, call: Call[CancelInvocationBody, None]) -> InvocationView:
         return rules.view(
-            await self._submit_one(Cancel(**_caller_fields(call), id=call.params["id"], reason=body.reason))
+            await self._submit_one(Cancel(**call.caller_fields, id=call.params["id"], reason=call.body.reason))
         )
 
-    async def explain(self, call: Call) -> InvocationExplanation:
-        return await self._read(call, lambda tx: operations.explain(tx, _show_command(call)))
+    async def explain(self, call: Call[None, None]) -> InvocationExplanation:
+        return await self.engine.read(lambda tx: operations.explain(tx, _show_command(call)), zones=call.zones)
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    async def claim(self, call: Call) -> Reply:
+    async def claim(self, call: Call[ClaimInvocationsBody, None]) -> Reply[LeaseList]:
         body = call.body
-        assert isinstance(body, ClaimInvocationsBody)
         command = Claim(
-            **_caller_fields(call),
+            **call.caller_fields,
             service_id=call.params["service"],
             limit=body.max,
             attempt_tokens=tuple(_new_token() for _ in range(body.max)),
@@ -146,46 +136,32 @@ class InvocationHandlers:
             )
             self.submit(command).add_done_callback(_log_release_failure)
 
-    async def start(self, call: Call) -> LeaseView:
-        body = call.body
-        assert isinstance(body, StartInvocationBody)
+    async def start(self, call: Call[StartInvocationBody, None]) -> LeaseView:
         command = Start(
-            **_caller_fields(call), id=call.params["id"], attempt_token=_new_token(), claim_id=body.claim_id
+            **call.caller_fields, id=call.params["id"], attempt_token=_new_token(), claim_id=call.body.claim_id
         )
         return rules.lease_view(await self._submit_one(command))
 
-    async def complete(self, call: Call) -> InvocationView:
-        body = call.body
-        assert isinstance(body, CompleteInvocationBody)
-        return rules.view(await self._submit_one(_complete_command(call, call.params["id"], body)))
+    async def complete(self, call: Call[CompleteInvocationBody, None]) -> InvocationView:
+        return rules.view(await self._submit_one(_complete_command(call, call.params["id"], call.body)))
 
-    async def heartbeat(self, call: Call) -> InvocationHeartbeatView:
-        body = call.body
-        assert isinstance(body, InvocationHeartbeatBody)
+    async def heartbeat(self, call: Call[InvocationHeartbeatBody, None]) -> InvocationHeartbeatView:
         row = await self._submit_one(
-            Heartbeat(**_caller_fields(call), id=call.params["id"], attempt_token=body.attempt_token)
+            Heartbeat(**call.caller_fields, id=call.params["id"], attempt_token=call.body.attempt_token)
         )
         return InvocationHeartbeatView(row.cancel_requested_at is not None, iso(row.lease_expires_at or row.updated_at))
 
-    async def complete_many(self, call: Call) -> ItemList:
-        body = call.body
-        assert isinstance(body, CompleteInvocationsBody)
-        return await self._submit_many([_complete_command(call, item.id, item) for item in body.items])
+    async def complete_many(self, call: Call[CompleteInvocationsBody, None]) -> ItemList:
+        return await self._submit_many([_complete_command(call, item.id, item) for item in call.body.items])
 
-    async def heartbeat_many(self, call: Call) -> ItemList:
+    async def heartbeat_many(self, call: Call[TokensBody, None]) -> ItemList:
         return await self._submit_many(
-            [
-                Heartbeat(**_caller_fields(call), id=item.id, attempt_token=item.attempt_token)
-                for item in _token_items(call)
-            ]
+            [Heartbeat(**call.caller_fields, id=item.id, attempt_token=item.attempt_token) for item in call.body.items]
         )
 
-    async def release_many(self, call: Call) -> ItemList:
+    async def release_many(self, call: Call[TokensBody, None]) -> ItemList:
         return await self._submit_many(
-            [
-                Release(**_caller_fields(call), id=item.id, attempt_token=item.attempt_token)
-                for item in _token_items(call)
-            ]
+            [Release(**call.caller_fields, id=item.id, attempt_token=item.attempt_token) for item in call.body.items]
         )
 
     # -- shared --------------------------------------------------------------------------------------------------
@@ -203,10 +179,6 @@ class InvocationHandlers:
             raise unauthenticated[0]
         return ItemList([_item_view(command, outcome) for command, outcome in zip(commands, outcomes, strict=True)])
 
-    async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Read with access to the zone in the path and to the zone of the caller's credential."""
-        return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
-
 
 def _claimed_items(claimed: InvocationResult) -> ClaimedItems:
     assert isinstance(claimed, ClaimedInvocations)
@@ -220,19 +192,7 @@ def _log_release_failure(done: asyncio.Future[InvocationResult]) -> None:
         log.warning("could not release an undelivered lease: %r", error)
 
 
-class CallerFields(TypedDict):
-    """The fields of a command that are the same for every route."""
-
-    zone_id: str
-    caller: Caller
-    trace: str | None
-
-
-def _caller_fields(call: Call) -> CallerFields:
-    return {"zone_id": call.zone_id, "caller": call.caller, "trace": call.trace}
-
-
-def _show_command(call: Call) -> ShowInvocation:
+def _show_command(call: AnyCall) -> ShowInvocation:
     return ShowInvocation(call.zone_id, call.params["id"], call.caller.bearer)
 
 
@@ -240,9 +200,8 @@ def _new_token() -> str:
     return secrets.token_urlsafe(16)
 
 
-def _enqueue_command(call: Call) -> Enqueue:
+def _enqueue_command(call: Call[EnqueueBody, None]) -> Enqueue:
     body = call.body
-    assert isinstance(body, EnqueueBody)
     key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
     if key is None:
         raise key_required()
@@ -251,7 +210,7 @@ def _enqueue_command(call: Call) -> Enqueue:
         source = call.caller.session_id
     normalized = msgspec.structs.replace(body, idempotency_key=None, source_session_id=source)
     return Enqueue(
-        **_caller_fields(call),
+        **call.caller_fields,
         id=new_id(),
         service_id=body.service_id,
         idempotency_key=key,
@@ -267,10 +226,10 @@ def _enqueue_command(call: Call) -> Enqueue:
 
 
 def _complete_command(
-    call: Call, invocation_id: str, report: CompleteInvocationBody | CompleteInvocationItem
+    call: AnyCall, invocation_id: str, report: CompleteInvocationBody | CompleteInvocationItem
 ) -> Complete:
     return Complete(
-        **_caller_fields(call),
+        **call.caller_fields,
         id=invocation_id,
         status=report.status,
         result=_json_text(report.result) if report.status == "succeeded" or report.result is not None else None,
@@ -278,12 +237,6 @@ def _complete_command(
         retryable=report.retryable,
         attempt_token=report.attempt_token,
     )
-
-
-def _token_items(call: Call) -> list[TokenItem]:
-    body = call.body
-    assert isinstance(body, TokensBody)
-    return body.items
 
 
 def _item_view(command: Complete | Heartbeat | Release, outcome: InvocationResult | BaseException) -> ItemView:
@@ -313,19 +266,17 @@ def _post_and_patch_routes(handlers: InvocationHandlers, path: str) -> list[Rout
         for route in (
             Route(
                 method, path + "/start", handlers.start, "Start an attempt of an invocation by its id", LIFECYCLE,
-                body=StartInvocationBody, response=LeaseView, tags=tags,
-                errors=(*worker_errors, "invocation_not_startable", "agent_suspended"),
+                tags=tags, errors=(*worker_errors, "invocation_not_startable", "agent_suspended"),
                 description="Only the first request gets the attempt; a repeat with the same `claim_id` gets it again.",
             ),
             Route(
                 method, path + "/complete", handlers.complete, "Report the outcome of an attempt", LIFECYCLE,
-                body=CompleteInvocationBody, response=InvocationView, errors=(*worker_errors, *ATTEMPT_ERRORS),
-                tags=tags, description="A failed attempt is retried, unless `retryable` is false or it was the last. "
+                errors=(*worker_errors, *ATTEMPT_ERRORS), tags=tags,
+                description="A failed attempt is retried, unless `retryable` is false or it was the last. "
                 "A repeat with the same token gets the same response.",
             ),
             Route(
-                method, path + "/cancel", handlers.cancel, "Cancel an invocation", LIFECYCLE,
-                body=CancelInvocationBody, response=InvocationView, tags=tags,
+                method, path + "/cancel", handlers.cancel, "Cancel an invocation", LIFECYCLE, tags=tags,
                 errors=("invocation_not_found", "invoker_ownership_required", "invocation_not_cancelable"),
                 description="A pending invocation is canceled at once; a running one when its holder reports, its "
                 "lease expires or its deadline passes.",
@@ -343,45 +294,43 @@ def routes(handlers: InvocationHandlers) -> list[Route]:
     attempt_errors = (*worker_errors, *ATTEMPT_ERRORS)
     return [
         Route(
-            "POST", base_path, handlers.enqueue, "Invoke a service", LIFECYCLE, body=EnqueueBody,
-            response=InvocationView, status=201, tags=tags,
+            "POST", base_path, handlers.enqueue, "Invoke a service", LIFECYCLE, status=201, tags=tags,
             description="201, or 200 with the existing invocation if the idempotency key was already used.",
             errors=("idempotency_key_required", "idempotency_key_conflict", "agent_service_not_found",
-                      "agent_session_not_found", "agent_suspended", "invoker_ownership_required", "zone_ended",
-                      "zone_not_found"),
+                    "agent_session_not_found", "agent_suspended", "invoker_ownership_required", "zone_ended",
+                    "zone_not_found"),
         ),
         Route(
             "GET", base_path, handlers.list_invocations, "List invocations, newest first", LIFECYCLE,
-            query=ListInvocationsQuery, response=InvocationList, errors=("invalid_cursor",), tags=tags,
+            errors=("invalid_cursor",), tags=tags,
         ),
         Route(
             "POST", base_path + "/complete", handlers.complete_many, "Report the outcomes of many attempts", LIFECYCLE,
-            body=CompleteInvocationsBody, response=ItemList, tags=tags, description="Each item has its own outcome.",
+            tags=tags, description="Each item has its own outcome.",
         ),
         Route(
             "POST", base_path + "/heartbeat", handlers.heartbeat_many, "Extend the leases of many attempts", LIFECYCLE,
-            body=TokensBody, response=ItemList, tags=tags, description="Each item has its own outcome.",
+            tags=tags, description="Each item has its own outcome.",
         ),
         Route(
-            "POST", base_path + "/release", handlers.release_many, "Release attempts", LIFECYCLE, body=TokensBody,
-            tags=tags, response=ItemList, description="Released attempts do not count.",
+            "POST", base_path + "/release", handlers.release_many, "Release attempts", LIFECYCLE, tags=tags,
+            description="Released attempts do not count.",
         ),
         Route(
-            "GET", invocation_path, handlers.show, "Show an invocation", LIFECYCLE, response=InvocationView,
-            errors=not_found_errors, tags=tags,
+            "GET", invocation_path, handlers.show, "Show an invocation", LIFECYCLE, errors=not_found_errors, tags=tags,
         ),
         Route(
             "GET", invocation_path + "/explain", handlers.explain, "Explain an invocation's state", LIFECYCLE,
-            response=InvocationExplanation, errors=not_found_errors, tags=tags,
+            errors=not_found_errors, tags=tags,
         ),
         *_post_and_patch_routes(handlers, invocation_path),
         Route(
             "POST", invocation_path + "/heartbeat", handlers.heartbeat, "Extend an attempt's lease", LIFECYCLE,
-            body=InvocationHeartbeatBody, response=InvocationHeartbeatView, errors=attempt_errors, tags=tags,
+            errors=attempt_errors, tags=tags,
         ),
         Route(
             "POST", "/zones/{zone}/services/{service}/claim", handlers.claim, "Claim invocations of a service",
-            LIFECYCLE, body=ClaimInvocationsBody, response=LeaseList, is_long_poll=True, tags=tags,
+            LIFECYCLE, is_long_poll=True, tags=tags,
             errors=("agent_service_not_found", "service_ownership_required", "service_is_pushed", "agent_suspended"),
             description="Leases up to `max` invocations to the caller; waits up to `wait_ms` if there are none. A "
             "repeat with the same `claim_id` returns the same attempts while they are running.",

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.invocations import operations
 from quarterdeck.domain.invocations.model import (
     BacklogResult,
@@ -22,7 +23,6 @@ from quarterdeck.domain.invocations.model import (
     InvocationResult,
     InvocationSettings,
     ProcessBacklog,
-    Ref,
 )
 from quarterdeck.domain.invocations.operations.reads import ScanPosition
 from quarterdeck.engine.sweep_passes import (

@@ -11,10 +11,10 @@ from msgspec import UNSET, Meta, UnsetType
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
+from quarterdeck.core.ids import Ref
+from quarterdeck.core.paging import PageQuery
 from quarterdeck.core.routing import PathId
 
-Ref = tuple[str, str]
-"""(zone id, service id)"""
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 URL_MAX = 2_048
 NO_SESSION = ""
@@ -271,23 +271,11 @@ class ServiceView(msgspec.Struct, frozen=True):
     secret: Annotated[str, Meta(description="the secret that signs pushes; returned only once")] | UnsetType = UNSET
 
 
-class ServiceList(msgspec.Struct, frozen=True):
-    items: list[ServiceView]
-    next_cursor: str | None
-
-
 class SessionHeartbeatView(msgspec.Struct, frozen=True):
     services: Annotated[int, Meta(description="how many services the heartbeat applied to")]
     last_heartbeat_at: str
 
 
-class ListServicesQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
+class ListServicesQuery(PageQuery, frozen=True):
     application_id: PathId | None = None
     health: ServiceHealth | None = None
-
-
-class ListSessionServicesQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None

@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import msgspec
-
-from quarterdeck.core import paging
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.paging import Listing, Page, PageQuery
+from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.core.webhook_signing import SecretDeriver
 from quarterdeck.domain.services import operations, rules
 from quarterdeck.domain.services.model import (
     Heartbeat,
     HeartbeatResult,
     ListServicesQuery,
-    ListSessionServicesQuery,
     Register,
     RegisteredService,
     RegisterServiceBody,
     RegisterSessionServiceBody,
     Service,
     ServiceFilter,
+    ServiceHealth,
     ServiceHeartbeatBody,
-    ServiceList,
     ServiceView,
     SessionHeartbeatBody,
     SessionHeartbeatView,
@@ -36,10 +33,9 @@ from quarterdeck.domain.services.model import (
     Update,
     UpdateServiceBody,
 )
-from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Engine
 
-LISTING = "agent-services"
+LISTING = Listing[Service]("agent-services")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,53 +48,30 @@ class ServiceHandlers:
     submit_unregister: Callable[[Unregister], Awaitable[UnregisterResult]]
     submit_show: Callable[[ShowService], Awaitable[Service]]
 
-    async def register(self, call: Call) -> Reply:
+    async def register(self, call: Call[RegisterServiceBody, None]) -> Reply[ServiceView]:
         body = call.body
-        assert isinstance(body, RegisterServiceBody)
         return await self._register(call, body, body.agent_id)
 
-    async def register_for_session(self, call: Call) -> Reply:
-        body = call.body
-        assert isinstance(body, RegisterSessionServiceBody)
-        return await self._register(call, body, call.params["id"])
+    async def register_for_session(self, call: Call[RegisterSessionServiceBody, None]) -> Reply[ServiceView]:
+        return await self._register(call, call.body, call.params["id"])
 
-    async def list_services(self, call: Call) -> Reply:
-        query = call.query
-        assert isinstance(query, ListServicesQuery)
-        before = paging.decode(LISTING, query.cursor) if query.cursor else None
-        filters = ServiceFilter(
-            call.zone_id,
-            query.limit,
-            before,
-            application_id=query.application_id,
-            health=query.health,
-            bearer=call.caller.bearer,
-        )
-        return await self._list_page(call, filters)
+    async def list_services(self, call: Call[None, ListServicesQuery]) -> Reply[Page[ServiceView]]:
+        return await self._list(call, application_id=call.query.application_id, health=call.query.health)
 
-    async def list_session_services(self, call: Call) -> Reply:
-        query = call.query
-        assert isinstance(query, ListSessionServicesQuery)
-        before = paging.decode(LISTING, query.cursor) if query.cursor else None
-        filters = ServiceFilter(
-            call.zone_id, query.limit, before, session_id=call.params["id"], bearer=call.caller.bearer
-        )
-        return await self._list_page(call, filters)
+    async def list_session_services(self, call: Call[None, PageQuery]) -> Reply[Page[ServiceView]]:
+        return await self._list(call, session_id=call.params["id"])
 
-    async def show(self, call: Call) -> ServiceView:
+    async def show(self, call: Call[None, None]) -> ServiceView:
         service_id, session_id = _service_and_session(call)
         command = ShowService(call.zone_id, service_id, session_id, call.caller.bearer)
         return rules.view(await self.submit_show(command))
 
-    async def update(self, call: Call) -> Reply:
+    async def update(self, call: Call[UpdateServiceBody, None]) -> Reply[ServiceView]:
         body = call.body
-        assert isinstance(body, UpdateServiceBody)
         service_id, session_id = _service_and_session(call)
         updated = await self.submit_update(
             Update(
-                zone_id=call.zone_id,
-                caller=call.caller,
-                trace=call.trace,
+                **call.caller_fields,
                 service_id=service_id,
                 session_id=session_id,
                 update=rules.update_from_body(body),
@@ -107,38 +80,29 @@ class ServiceHandlers:
         )
         return self._service_reply(updated, 200)
 
-    async def heartbeat(self, call: Call) -> ServiceView:
-        body = call.body
-        assert isinstance(body, ServiceHeartbeatBody)
-        result = await self._record_heartbeat(call, body, *_service_and_session(call))
+    async def heartbeat(self, call: Call[ServiceHeartbeatBody, None]) -> ServiceView:
+        result = await self._record_heartbeat(call, call.body, *_service_and_session(call))
         return rules.view(result.services[0])
 
-    async def session_heartbeat(self, call: Call) -> SessionHeartbeatView:
+    async def session_heartbeat(self, call: Call[SessionHeartbeatBody, None]) -> SessionHeartbeatView:
         body = call.body
-        assert isinstance(body, SessionHeartbeatBody)
         result = await self._record_heartbeat(call, body, body.service_id, call.params["id"])
         return SessionHeartbeatView(len(result.services), iso(result.at))
 
-    async def unregister(self, call: Call) -> Reply:
+    async def unregister(self, call: Call[None, None]) -> Reply[None]:
         service_id, session_id = _service_and_session(call)
-        await self.submit_unregister(
-            Unregister(
-                zone_id=call.zone_id, caller=call.caller, trace=call.trace, service_id=service_id, session_id=session_id
-            )
-        )
+        await self.submit_unregister(Unregister(**call.caller_fields, service_id=service_id, session_id=session_id))
         return Reply(None, 204)
 
     async def _register(
-        self, call: Call, body: RegisterSessionServiceBody | RegisterServiceBody, session_id: str | None
-    ) -> Reply:
+        self, call: AnyCall, body: RegisterSessionServiceBody | RegisterServiceBody, session_id: str | None
+    ) -> Reply[ServiceView]:
         if problem := rules.endpoint_problem(body.endpoint_url):
             raise problem
         registered = await self.submit_register(
             Register(
                 id=new_id(),
-                zone_id=call.zone_id,
-                caller=call.caller,
-                trace=call.trace,
+                **call.caller_fields,
                 endpoint_url=body.endpoint_url,
                 application_id=body.application_id,
                 session_id=session_id,
@@ -147,7 +111,7 @@ class ServiceHandlers:
         )
         return self._service_reply(registered, 201 if registered.created else 200)
 
-    def _service_reply(self, result: RegisteredService, status: int) -> Reply:
+    def _service_reply(self, result: RegisteredService, status: int) -> Reply[ServiceView]:
         service = result.service
         if not result.include_secret:
             return Reply(rules.view(service), status)
@@ -156,31 +120,28 @@ class ServiceHandlers:
         return Reply(rules.view(service, secret), status, [("cache-control", "no-store")])
 
     async def _record_heartbeat(
-        self, call: Call, body: ServiceHeartbeatBody, service_id: str | None, session_id: str | None
+        self, call: AnyCall, body: ServiceHeartbeatBody, service_id: str | None, session_id: str | None
     ) -> HeartbeatResult:
         return await self.submit_heartbeat(
             Heartbeat(
-                zone_id=call.zone_id,
-                caller=call.caller,
-                trace=call.trace,
-                service_id=service_id,
-                session_id=session_id,
-                update=rules.update_from_body(body),
+                **call.caller_fields, service_id=service_id, session_id=session_id, update=rules.update_from_body(body)
             )
         )
 
-    async def _list_page(self, call: Call, filters: ServiceFilter) -> Reply:
-        page_filters = msgspec.structs.replace(filters, limit=filters.limit + 1)
-        services = await self.engine.read(
-            lambda tx: operations.list_services(tx, page_filters), zones=zones_of([page_filters])
-        )
-        count, last_id = paging.trim_page([service.id for service in services], filters.limit)
-        cursor = paging.encode(LISTING, last_id) if last_id else None
-        body = ServiceList([rules.view(service) for service in services[:count]], cursor)
-        return Reply(body, 200, call.next_link(cursor))
+    async def _list(
+        self,
+        call: Call[None, PageQuery],
+        session_id: str | None = None,
+        application_id: str | None = None,
+        health: ServiceHealth | None = None,
+    ) -> Reply[Page[ServiceView]]:
+        before, bearer = LISTING.start_key(call.query), call.caller.bearer
+        filters = ServiceFilter(call.zone_id, call.query.limit + 1, before, session_id, application_id, health, bearer)
+        rows = await self.engine.read(lambda tx: operations.list_services(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, rules.view, Page)
 
 
-def _service_and_session(call: Call) -> tuple[str, str | None]:
+def _service_and_session(call: AnyCall) -> tuple[str, str | None]:
     """Return the service id from the path, and the session id if the path has one."""
     if "service" in call.params:
         return call.params["service"], call.params["id"]
@@ -221,28 +182,27 @@ def routes(handlers: ServiceHandlers) -> list[Route]:
     return [
         Route(
             "POST", f"{session_path}/services", handlers.register_for_session, "Register a service of a session",
-            LIFECYCLE, body=RegisterSessionServiceBody, response=ServiceView, status=201, errors=register_errors,
-            tags=tags, description=REGISTER_DESCRIPTION + SESSION_LIFETIME_DESCRIPTION, returns_existing=True,
+            LIFECYCLE, status=201, errors=register_errors, tags=tags,
+            description=REGISTER_DESCRIPTION + SESSION_LIFETIME_DESCRIPTION, returns_existing=True,
         ),
         Route(
             "GET", f"{session_path}/services", handlers.list_session_services,
-            "List a session's services, newest first", LIFECYCLE, query=ListSessionServicesQuery, response=ServiceList,
-            errors=("agent_not_found", "invalid_cursor"), tags=tags,
+            "List a session's services, newest first", LIFECYCLE, errors=("agent_not_found", "invalid_cursor"),
+            tags=tags,
         ),
         Route(
-            "POST", base_path, handlers.register, "Register a service of an application", LIFECYCLE,
-            body=RegisterServiceBody, response=ServiceView, status=201, errors=register_errors, tags=tags,
-            returns_existing=True, description=REGISTER_DESCRIPTION + " With `agent_id`, the registration ends with "
+            "POST", base_path, handlers.register, "Register a service of an application", LIFECYCLE, status=201,
+            errors=register_errors, tags=tags, returns_existing=True,
+            description=REGISTER_DESCRIPTION + " With `agent_id`, the registration ends with "
             "that session. Without it, the service stays registered until it is unregistered or its zone ends.",
         ),
         Route(
-            "GET", base_path, handlers.list_services, "List services, newest first", LIFECYCLE, query=ListServicesQuery,
-            response=ServiceList, errors=("zone_not_found", "invalid_cursor"), tags=tags,
+            "GET", base_path, handlers.list_services, "List services, newest first", LIFECYCLE,
+            errors=("zone_not_found", "invalid_cursor"), tags=tags,
         ),
         Route(
             "POST", f"{session_path}/heartbeat", handlers.session_heartbeat,
-            "Send a heartbeat for a session's services", LIFECYCLE, body=SessionHeartbeatBody,
-            response=SessionHeartbeatView, tags=tags, description=HEARTBEAT_DESCRIPTION,
+            "Send a heartbeat for a session's services", LIFECYCLE, tags=tags, description=HEARTBEAT_DESCRIPTION,
             errors=("agent_not_found", "agent_service_not_found", "application_ownership_required"),
         ),
         *_service_routes(
@@ -261,12 +221,9 @@ def _service_routes(
     owner_errors = (*not_found_errors, "application_ownership_required")
     tags = ("services",)
     return [
+        Route("GET", path, handlers.show, "Show a service", LIFECYCLE, errors=not_found_errors, tags=tags),
         Route(
-            "GET", path, handlers.show, "Show a service", LIFECYCLE, response=ServiceView, errors=not_found_errors,
-            tags=tags,
-        ),
-        Route(
-            "PATCH", path, handlers.update, "Change a service", LIFECYCLE, body=UpdateServiceBody, response=ServiceView,
+            "PATCH", path, handlers.update, "Change a service", LIFECYCLE,
             errors=(*owner_errors, "invalid_endpoint_url"), tags=tags, description=UPDATE_DESCRIPTION,
         ),
         Route(
@@ -275,7 +232,6 @@ def _service_routes(
         ),
         Route(
             "POST", f"{path}/heartbeat", handlers.heartbeat, "Send a heartbeat for a service", LIFECYCLE,
-            body=ServiceHeartbeatBody, response=ServiceView, errors=owner_errors, tags=tags,
-            description=HEARTBEAT_DESCRIPTION,
+            errors=owner_errors, tags=tags, description=HEARTBEAT_DESCRIPTION,
         ),
     ]  # fmt: skip

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY, Millis
-from quarterdeck.domain.services.model import DeleteResult, DeleteService, Ref, ServiceSettings
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.services.model import DeleteResult, DeleteService, ServiceSettings
 from quarterdeck.engine.sweep_passes import submit_all
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.paging import PageQuery
 from quarterdeck.core.routing import PathId
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -314,11 +315,6 @@ class SessionView(msgspec.Struct, frozen=True):
     limits: msgspec.Raw
 
 
-class SessionList(msgspec.Struct, frozen=True):
-    items: list[SessionView]
-    next_cursor: str | None
-
-
 class SessionTree(msgspec.Struct, frozen=True):
     """A subtree, parents before their children."""
 
@@ -408,18 +404,14 @@ class ExplainSpawnQuery(msgspec.Struct, frozen=True):
     parent_id: PathId | None = None
 
 
-class ListQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
+class ListQuery(PageQuery, frozen=True):
     status: State | None = None
     application_id: PathId | None = None
     parent_id: PathId | None = None
     root_id: PathId | None = None
 
 
-class ChildrenQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
+class ChildrenQuery(PageQuery, frozen=True):
     status: State | None = None
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
-from quarterdeck.core import idempotency, paging
+from quarterdeck.core import idempotency
 from quarterdeck.core.caller import ADMIN, LIFECYCLE
 from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.paging import Listing, Page, PageQuery
+from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import (
     ChildrenQuery,
@@ -24,7 +25,6 @@ from quarterdeck.domain.sessions.model import (
     Session,
     SessionExplanation,
     SessionFilter,
-    SessionList,
     SessionRef,
     SessionTree,
     SessionView,
@@ -43,10 +43,9 @@ from quarterdeck.domain.sessions.model import (
     Verb,
 )
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
-from quarterdeck.engine.transaction import Engine, Transaction
+from quarterdeck.engine.transaction import Engine
 
-LISTING = "agents"
-T = TypeVar("T")
+LISTING = Listing[Session]("agents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,69 +57,66 @@ class SessionHandlers:
     cascade_runner: operations.CascadeRunner
     explainer: operations.Explainer
 
-    async def spawn(self, call: Call) -> Reply:
+    async def spawn(self, call: Call[SpawnBody, None]) -> Reply[SessionView]:
         spawned = await self.submit_spawn(_spawn_command(call))
         return Reply(rules.view(spawned.session), 201 if spawned.created else 200)
 
-    async def show(self, call: Call) -> SessionView:
+    async def show(self, call: Call[None, None]) -> SessionView:
         return rules.view(await self.submit_show(_session_ref(call)))
 
-    async def list_sessions(self, call: Call) -> Reply:
+    async def list_sessions(self, call: Call[None, ListQuery]) -> Reply[Page[SessionView]]:
         query = call.query
-        assert isinstance(query, ListQuery)
-        return await self._list_page(
-            call,
-            query.cursor,
-            SessionFilter(
-                call.zone_id,
-                query.limit,
-                status=query.status,
-                application_id=query.application_id,
-                parent_id=query.parent_id,
-                root_id=query.root_id,
-                bearer=call.caller.bearer,
-            ),
+        filters = SessionFilter(
+            call.zone_id,
+            query.limit + 1,
+            LISTING.start_key(query),
+            status=query.status,
+            application_id=query.application_id,
+            parent_id=query.parent_id,
+            root_id=query.root_id,
+            bearer=call.caller.bearer,
         )
+        return await self._list(call, filters)
 
-    async def list_children(self, call: Call) -> Reply:
+    async def list_children(self, call: Call[None, ChildrenQuery]) -> Reply[Page[SessionView]]:
         query = call.query
-        assert isinstance(query, ChildrenQuery)
         await self.submit_show(_session_ref(call))
         filters = SessionFilter(
-            call.zone_id, query.limit, status=query.status, parent_id=call.params["id"], bearer=call.caller.bearer
+            call.zone_id,
+            query.limit + 1,
+            LISTING.start_key(query),
+            status=query.status,
+            parent_id=call.params["id"],
+            bearer=call.caller.bearer,
         )
-        return await self._list_page(call, query.cursor, filters)
+        return await self._list(call, filters)
 
-    async def show_tree(self, call: Call) -> SessionTree:
-        sessions = await self._read(call, lambda tx: operations.list_subtree(tx, _session_ref(call)))
+    async def show_tree(self, call: Call[None, None]) -> SessionTree:
+        sessions = await self.engine.read(lambda tx: operations.list_subtree(tx, _session_ref(call)), zones=call.zones)
         return SessionTree(call.params["id"], [rules.view(session) for session in sessions])
 
-    async def suspend(self, call: Call) -> Suspended:
+    async def suspend(self, call: Call[None, None]) -> Suspended:
         return Suspended(await self._set_suspended(call, Verb.SUSPEND))
 
-    async def resume(self, call: Call) -> Resumed:
+    async def resume(self, call: Call[None, None]) -> Resumed:
         return Resumed(await self._set_suspended(call, Verb.RESUME))
 
-    async def terminate(self, call: Call) -> Reply:
+    async def terminate(self, call: Call[None, TerminateQuery]) -> Reply[Receipt | None]:
         query = call.query
-        assert isinstance(query, TerminateQuery)
         command = Terminate(call.zone_id, call.params["id"], query.reason, call.caller, call.trace)
         started = time.monotonic()
         result = await self.cascade_runner.terminate(command)
         return Reply(await self._build_receipt(call, result, started)) if query.receipt else Reply(None, 204)
 
-    async def stop_zone(self, call: Call) -> Receipt:
-        query = call.query
-        assert isinstance(query, StopQuery)
+    async def stop_zone(self, call: Call[None, StopQuery]) -> Receipt:
         started = time.monotonic()
         result = await self.cascade_runner.stop_zone(
-            StopZone(call.zone_id, query.reason, call.caller, trace=call.trace)
+            StopZone(call.zone_id, call.query.reason, call.caller, trace=call.trace)
         )
         return await self._build_receipt(call, result, started)
 
-    async def end_zone(self, call: Call) -> Reply:
+    async def end_zone(self, call: Call[None, TerminateQuery]) -> Reply[Receipt | None]:
         query = call.query
-        assert isinstance(query, TerminateQuery)
         if call.zone_id == DEFAULT_ZONE:
             raise Conflict("zone_is_default", "The zone 'default' cannot be deleted. Stop or freeze it instead.")
         started = time.monotonic()
@@ -129,45 +125,36 @@ class SessionHandlers:
         )
         return Reply(await self._build_receipt(call, result, started)) if query.receipt else Reply(None, 204)
 
-    async def explain(self, call: Call) -> SessionExplanation:
-        return await self._read(call, lambda tx: self.explainer.explain_session(tx, _session_ref(call), call.caller))
+    async def explain(self, call: Call[None, None]) -> SessionExplanation:
+        return await self.engine.read(
+            lambda tx: self.explainer.explain_session(tx, _session_ref(call), call.caller), zones=call.zones
+        )
 
-    async def explain_spawn(self, call: Call) -> SpawnExplanation:
+    async def explain_spawn(self, call: Call[None, ExplainSpawnQuery]) -> SpawnExplanation:
         query = call.query
-        assert isinstance(query, ExplainSpawnQuery)
         command = Spawn("", call.zone_id, call.caller, query.application_id, "", query.parent_id)
-        return await self._read(call, lambda tx: self.explainer.explain_spawn(tx, command))
+        return await self.engine.read(lambda tx: self.explainer.explain_spawn(tx, command), zones=call.zones)
 
-    async def _set_suspended(self, call: Call, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> int:
+    async def _set_suspended(self, call: AnyCall, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> int:
         result = await self.submit_suspend(Suspend(call.zone_id, call.params["id"], verb, call.caller, call.trace))
         return result.changed
 
-    async def _build_receipt(self, call: Call, result: TerminateResult, started: float) -> Receipt:
+    async def _build_receipt(self, call: AnyCall, result: TerminateResult, started: float) -> Receipt:
         duration_ms = round((time.monotonic() - started) * 1000)
-        return await self._read(call, lambda tx: operations.build_receipt(tx, result, duration_ms))
+        return await self.engine.read(lambda tx: operations.build_receipt(tx, result, duration_ms), zones=call.zones)
 
-    async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Read with access to the requested zone and to the zone of the caller's session."""
-        return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
-
-    async def _list_page(self, call: Call, cursor: str | None, filters: SessionFilter) -> Reply:
-        before = paging.decode(LISTING, cursor) if cursor else None
-        query = msgspec.structs.replace(filters, before=before, limit=filters.limit + 1)
-        sessions = await self._read(call, lambda tx: operations.list_sessions(tx, query))
-        count, last_id = paging.trim_page([session.id for session in sessions], filters.limit)
-        next_cursor = paging.encode(LISTING, last_id) if last_id else None
-        body = SessionList([rules.view(session) for session in sessions[:count]], next_cursor)
-        return Reply(body, 200, call.next_link(next_cursor))
+    async def _list(self, call: Call[None, PageQuery], filters: SessionFilter) -> Reply[Page[SessionView]]:
+        rows = await self.engine.read(lambda tx: operations.list_sessions(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, rules.view, Page)
 
 
-def _session_ref(call: Call) -> SessionRef:
+def _session_ref(call: AnyCall) -> SessionRef:
     return SessionRef(call.zone_id, call.params["id"], call.caller.bearer)
 
 
-def _spawn_command(call: Call) -> Spawn:
+def _spawn_command(call: Call[SpawnBody, None]) -> Spawn:
     """Build the command from the body, the defaults from the token, the idempotency key and the request digest."""
     body = call.body
-    assert isinstance(body, SpawnBody)
     sid = body.session_sid if body.session_sid is not None else call.caller.sid
     if not sid:
         raise Invalid(
@@ -217,64 +204,60 @@ def routes(handlers: SessionHandlers) -> list[Route]:
     owner_errors = (*not_found_errors, "application_ownership_required")
     return [
         Route(
-            "POST", base_path, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView,
-            status=201, tags=tags,
+            "POST", base_path, handlers.spawn, "Spawn a session", LIFECYCLE, status=201, tags=tags,
             description="A repeat with the same Idempotency-Key returns 200 and the same session while it is live.",
             errors=("session_sid_required", "application_ownership_required", "parent_not_found",
                     "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
                     "zone_not_found", *(bound.code for bound in rules.BOUNDS)),
         ),
         Route(
-            "GET", base_path, handlers.list_sessions, "List sessions, newest first", LIFECYCLE, query=ListQuery,
-            response=SessionList, errors=("invalid_cursor",), tags=tags,
+            "GET", base_path, handlers.list_sessions, "List sessions, newest first", LIFECYCLE,
+            errors=("invalid_cursor",), tags=tags,
         ),
-        Route(
-            "GET", session_path, handlers.show, "Show a session", LIFECYCLE, response=SessionView,
-            errors=not_found_errors, tags=tags,
-        ),
+        Route("GET", session_path, handlers.show, "Show a session", LIFECYCLE, errors=not_found_errors, tags=tags),
         Route(
             "GET", session_path + "/children", handlers.list_children, "List a session's children, newest first",
-            LIFECYCLE, query=ChildrenQuery, response=SessionList, errors=(*not_found_errors, "invalid_cursor"),
-            tags=tags,
+            LIFECYCLE, errors=(*not_found_errors, "invalid_cursor"), tags=tags,
         ),
         Route(
             "GET", session_path + "/tree", handlers.show_tree, "Show a session with its subtree", LIFECYCLE,
-            response=SessionTree, errors=not_found_errors, tags=tags,
+            errors=not_found_errors, tags=tags,
         ),
         *(
-            Route(method, f"{session_path}/{verb}", handler, summary, LIFECYCLE, response=response, tags=tags,
-                  errors=(*owner_errors, problem), description=description)
-            for verb, handler, summary, response, problem, description in (
-                ("suspend", handlers.suspend, "Suspend a session and its subtree", Suspended,
+            Route(
+                method, f"{session_path}/{verb}", handler, summary, LIFECYCLE, tags=tags,
+                errors=(*owner_errors, problem), description=description,
+            )
+            for verb, handler, summary, problem, description in (
+                ("suspend", handlers.suspend, "Suspend a session and its subtree",
                  "agent_not_found_or_not_active", SUSPEND_DESCRIPTION),
-                ("resume", handlers.resume, "Resume a suspended session", Resumed,
+                ("resume", handlers.resume, "Resume a suspended session",
                  "agent_not_found_or_not_suspended", RESUME_DESCRIPTION),
             )
             for method in ("POST", "PATCH")
         ),
         Route(
-            "DELETE", session_path, handlers.terminate, "Terminate a session and its subtree", LIFECYCLE,
-            query=TerminateQuery, response=Receipt, status=204, errors=owner_errors, tags=tags,
+            "DELETE", session_path, handlers.terminate, "Terminate a session and its subtree", LIFECYCLE, status=204,
+            errors=owner_errors, tags=tags,
             description="Returns when the whole subtree is terminated; a concurrent request joins the first. A "
             "repeated request also returns 204. With `receipt=true` the response is 200 with a receipt.",
         ),
         Route(
             "GET", session_path + "/explain", handlers.explain, "Explain the state of a session", LIFECYCLE,
-            response=SessionExplanation, errors=not_found_errors, tags=tags,
+            errors=not_found_errors, tags=tags,
         ),
         Route(
             "GET", "/zones/{zone}/explain/spawn", handlers.explain_spawn, "Explain whether a spawn would be admitted",
-            LIFECYCLE, query=ExplainSpawnQuery, response=SpawnExplanation, errors=("zone_not_found",), tags=tags,
+            LIFECYCLE, errors=("zone_not_found",), tags=tags,
         ),
         Route(
             "POST", "/zones/{zone}/stop", handlers.stop_zone, "Freeze a zone and terminate all its sessions", ADMIN,
-            query=StopQuery, response=Receipt, errors=("zone_not_found",), tags=("zones",),
+            errors=("zone_not_found",), tags=("zones",),
             description="An emergency stop. The zone stays frozen until it is thawed.",
         ),
         Route(
-            "DELETE", "/zones/{zone}", handlers.end_zone, "End a zone and everything in it", ADMIN,
-            query=TerminateQuery, response=Receipt, status=204, errors=("zone_not_found", "zone_is_default"),
-            tags=("zones",),
+            "DELETE", "/zones/{zone}", handlers.end_zone, "End a zone and everything in it", ADMIN, status=204,
+            errors=("zone_not_found", "zone_is_default"), tags=("zones",),
             description="Permanent: the history of the zone stays readable, and its id is never reused. A repeated "
             "request also returns 204.",
         ),

@@ -18,10 +18,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import RepairCounts, RepairCountsResult, SessionSettings, Terminate
 from quarterdeck.domain.sessions.operations import CascadeRunner
-from quarterdeck.domain.sessions.rules.cascade import Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweep_passes import Pass, delete_past_retention, find_and_submit
 from quarterdeck.engine.sweeps import Sweep

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from quarterdeck.core import metric_table
 from quarterdeck.core.clock import DAY
 from quarterdeck.domain.agents.component import Agents
 from quarterdeck.domain.agents.sweeps import AgentRetention
-from quarterdeck.domain.tasks import detail_routes, heartbeat_routes, operations, routes
-from quarterdeck.domain.tasks.detail_routes import TaskDetailHandlers
-from quarterdeck.domain.tasks.heartbeat_routes import HeartbeatHandlers
+from quarterdeck.domain.tasks import operations
 from quarterdeck.domain.tasks.model.commands import TaskCommand, TaskResult
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.tasks.operations import budgets, coordinator_queries, log_long_poll, logs
-from quarterdeck.domain.tasks.routes import TaskHandlers
+from quarterdeck.domain.tasks.routes import detail_routes, heartbeat_routes, task_routes as routes
+from quarterdeck.domain.tasks.routes.detail_routes import TaskDetailHandlers
+from quarterdeck.domain.tasks.routes.heartbeat_routes import HeartbeatHandlers
+from quarterdeck.domain.tasks.routes.task_routes import TaskHandlers
 from quarterdeck.domain.tasks.sweeps import TaskRetention
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.long_poll import Watcher
@@ -33,7 +35,7 @@ class Tasks:
         heartbeat_handlers = HeartbeatHandlers(
             agents.heartbeat_lane.submit, agents.refresh_lane.submit, self.heartbeat_feedback, cipher
         )
-        runtime.metrics.add_gauge("quarterdeck_claims_waiting", "Claims waiting for work", "tasks", self.polls.__len__)
+        runtime.metrics.add(metric_table.CLAIMS_WAITING, "tasks", self.polls.__len__)
         claim_wakeups = operations.ClaimWakeups(runtime.engine, self.polls, poll_seconds)
         retention = TaskRetention(runtime.cross_zone_engine, self.lane.submit, settings)
         self.component = Component(
@@ -69,12 +71,7 @@ class TaskDetails:
             self.budget_lane.submit,
             log_long_poll.LogLongPoll(runtime.engine, self.polls),
         )
-        runtime.metrics.add_gauge(
-            "quarterdeck_log_readers_waiting",
-            "Long polls waiting for new lines of a task log",
-            "tasks",
-            self.polls.__len__,
-        )
+        runtime.metrics.add(metric_table.LOG_READERS_WAITING, "tasks", self.polls.__len__)
         log_wakeups = log_long_poll.LogWakeups(runtime.engine, self.polls, poll_seconds)
         self.component = Component(
             detail_routes.routes(handlers),

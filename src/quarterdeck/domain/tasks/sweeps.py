@@ -19,7 +19,6 @@ from quarterdeck.domain.tasks.queries import COORDINATOR, COSTS, LOGS, Q
 from quarterdeck.engine.sweep_passes import ROWS_PER_SCAN, SLICE, Position, scan, submit_all
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
-from quarterdeck.store.interface import decode
 
 RETENTION = "task-retention"
 BATCH = 500
@@ -63,10 +62,9 @@ class TaskRetention:
     async def _scan_slice(self, tx: Transaction, position: Position[_TaskRow]) -> tuple[list[Archive], list[TaskRef]]:
         """Scan one slice. Returns (commands for tasks to archive, tasks to delete)."""
         last = position.value
-        [rows] = await tx.read(
-            COORDINATOR.tasks_slice(zone_id=last.zone_id, status=last.status, id=last.id, limit=SLICE)
+        scanned = await tx.fetch(
+            _TaskRow, COORDINATOR.tasks_slice(zone_id=last.zone_id, status=last.status, id=last.id, limit=SLICE)
         )
-        scanned = decode(rows, _TaskRow)
         position.advance(scanned)
         to_archive = [
             Archive(zone_id=row.zone_id, id=row.id)

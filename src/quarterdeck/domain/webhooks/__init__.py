@@ -34,7 +34,6 @@ the attempt fails. Redirects count as failures and are not followed.
 | model           | webhooks as requested, stored and returned                            |
 | rules           | matching of events, bodies, retry schedule, endpoints                 |
 | operations      | the operations, over batches                                          |
-| event_fanout    | the sink: from the log into deliveries                                |
-| delivery_worker | the attempts                                                          |
+| background      | the sink that turns events into deliveries, and the attempts          |
 | sweeps          | retention                                                             |
 """

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+from quarterdeck.core import metric_table
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.webhook_signing import SecretDeriver
 from quarterdeck.domain.services.model import ServiceSettings
-from quarterdeck.domain.webhooks import delivery_worker, event_fanout, operations
-from quarterdeck.domain.webhooks.delivery_worker import DeliveryDeps, DeliveryWorker
-from quarterdeck.domain.webhooks.event_fanout import FanoutWakeups, WebhookFanout
+from quarterdeck.domain.webhooks import operations
+from quarterdeck.domain.webhooks.background import delivery_worker, event_fanout
+from quarterdeck.domain.webhooks.background.delivery_worker import DeliveryDeps, DeliveryWorker
+from quarterdeck.domain.webhooks.background.event_fanout import FanoutWakeups, WebhookFanout
 from quarterdeck.domain.webhooks.model import EndpointResult, WebhookCommand, WebhookSettings
 from quarterdeck.domain.webhooks.routes import WebhookHandlers, routes
 from quarterdeck.domain.webhooks.rules import EndpointPolicy
@@ -63,17 +65,10 @@ class Webhooks:
         fanout = WebhookFanout(
             runtime.cross_zone_engine, wakeups, self.lane.submit, runtime.wakeups.notify, backlog_max
         )
-        prefix, metrics = "quarterdeck_sink", runtime.metrics
-        metrics.add_gauge(
-            f"{prefix}_lag_events",
-            "Events not delivered yet",
-            fanout.name,
-            lambda: max(0, fanout.head - fanout.position),
-        )
-        metrics.add_counter(f"{prefix}_delivered", "Entries delivered", fanout.name, lambda: fanout.delivery_count)
-        metrics.add_counter(
-            f"{prefix}_missed", "Events deleted before they were delivered", fanout.name, lambda: fanout.missed_count
-        )
+        metrics = runtime.metrics
+        metrics.add(metric_table.SINK_LAG_EVENTS, fanout.name, lambda: max(0, fanout.head - fanout.position))
+        metrics.add(metric_table.SINK_DELIVERED, fanout.name, lambda: fanout.delivery_count)
+        metrics.add(metric_table.SINK_MISSED, fanout.name, lambda: fanout.missed_count)
         timing = LoopTiming(runtime.settings.section(SinkSettings).outbox_interval_ms, event_fanout.GAP_SECONDS)
         return LeaderLoop(fanout.name, runtime.cross_zone_engine, wakeups.wakeups, timing, fanout), fanout
 
@@ -90,11 +85,7 @@ class Webhooks:
         )
         section = runtime.settings.section
         worker = DeliveryWorker(deps, section(WebhookSettings), section(ServerSettings).shutdown_grace_ms / 1000)
-        runtime.metrics.add_gauge(
-            "quarterdeck_webhooks_under_way", "Deliveries in progress", "webhooks", worker.__len__
-        )
+        runtime.metrics.add(metric_table.WEBHOOKS_UNDER_WAY, "webhooks", worker.__len__)
         for code in delivery_worker.CODES:
-            runtime.metrics.add_counter(
-                "quarterdeck_webhooks", "Delivery attempts, by outcome", code, partial(worker.counts.__getitem__, code)
-            )
+            runtime.metrics.add(metric_table.WEBHOOKS, code, partial(worker.counts.__getitem__, code))
         return worker

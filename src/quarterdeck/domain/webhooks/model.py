@@ -11,9 +11,9 @@ from msgspec import UNSET, Meta, UnsetType
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
+from quarterdeck.core.ids import Ref
+from quarterdeck.core.paging import PageQuery
 
-Ref = tuple[str, str]
-"""(zone id, endpoint id)"""
 ENDPOINTS_MAX = 50
 """Maximum endpoints per zone."""
 URL_MAX = 2_048
@@ -206,9 +206,7 @@ class DeliveryFilter(msgspec.Struct, frozen=True):
     status: DeliveryState | None = None
 
 
-class DeliveriesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
+class DeliveriesQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
     status: DeliveryState | None = None
 
 
@@ -338,8 +336,3 @@ class DeliveryView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     created_at: str
     updated_at: str
     delivered_at: str | None
-
-
-class DeliveryList(msgspec.Struct, frozen=True, rename="camel"):
-    items: list[DeliveryView]
-    next_cursor: str | None

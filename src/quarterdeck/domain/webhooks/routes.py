@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from quarterdeck.core import idempotency, paging
+from quarterdeck.core import idempotency
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.paging import CamelPage, Listing
+from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.core.webhook_signing import SecretDeriver
 from quarterdeck.domain.webhooks import operations, rules
 from quarterdeck.domain.webhooks.model import (
     Create,
     CreateWebhookBody,
     DeliveriesQuery,
+    Delivery,
     DeliveryFilter,
-    DeliveryList,
     DeliveryView,
     Endpoint,
     EndpointFilter,
@@ -36,7 +37,7 @@ from quarterdeck.domain.webhooks.model import (
 from quarterdeck.domain.webhooks.rules.views import delivery_view, endpoint_view
 from quarterdeck.engine.transaction import Engine
 
-LISTING = "webhook-deliveries"
+LISTING = Listing[Delivery]("webhook-deliveries")
 READ_PERMISSION, CHANGE_PERMISSION = "webhooks.read", "webhooks.change"
 
 
@@ -46,15 +47,12 @@ class WebhookHandlers:
     secrets: SecretDeriver
     submit: Callable[[WebhookCommand], Awaitable[EndpointResult]]
 
-    async def create(self, call: Call) -> Reply:
+    async def create(self, call: Call[CreateWebhookBody, None]) -> Reply[EndpointView]:
         body = call.body
-        assert isinstance(body, CreateWebhookBody)
         key = idempotency.request_key(call.idempotency_key, None)
         command = Create(
-            zone_id=call.zone_id,
+            **call.caller_fields,
             id=new_id(),
-            caller=call.caller,
-            trace=call.trace,
             url=body.url,
             types=rules.normalize_types(body.types),
             description=body.description,
@@ -64,21 +62,18 @@ class WebhookHandlers:
         result = await self.submit(command)
         return self._secret_reply(result, 200 if result.is_repeat else 201)
 
-    async def list_webhooks(self, call: Call) -> EndpointList:
+    async def list_webhooks(self, call: Call[None, None]) -> EndpointList:
         return EndpointList([endpoint_view(row) for row in await self._list_endpoints(call, None)])
 
-    async def show(self, call: Call) -> EndpointView:
+    async def show(self, call: Call[None, None]) -> EndpointView:
         [row] = await self._list_endpoints(call, call.params["id"])
         return endpoint_view(row)
 
-    async def update(self, call: Call) -> EndpointView:
+    async def update(self, call: Call[UpdateWebhookBody, None]) -> EndpointView:
         body = call.body
-        assert isinstance(body, UpdateWebhookBody)
         command = Update(
-            zone_id=call.zone_id,
+            **call.caller_fields,
             id=call.params["id"],
-            caller=call.caller,
-            trace=call.trace,
             url=body.url,
             description=body.description,
             types=UNSET if body.types is UNSET else rules.normalize_types(body.types),
@@ -86,58 +81,40 @@ class WebhookHandlers:
         )
         return endpoint_view((await self.submit(command)).endpoint)
 
-    async def rotate_secret(self, call: Call) -> Reply:
-        command = RotateSecret(zone_id=call.zone_id, id=call.params["id"], caller=call.caller, trace=call.trace)
+    async def rotate_secret(self, call: Call[None, None]) -> Reply[EndpointView]:
+        command = RotateSecret(**call.caller_fields, id=call.params["id"])
         return self._secret_reply(await self.submit(command), 200)
 
-    async def remove(self, call: Call) -> Reply:
-        await self.submit(Remove(zone_id=call.zone_id, id=call.params["id"], caller=call.caller, trace=call.trace))
+    async def remove(self, call: Call[None, None]) -> Reply[None]:
+        await self.submit(Remove(**call.caller_fields, id=call.params["id"]))
         return Reply(None, 204)
 
-    async def send_test(self, call: Call) -> Reply:
-        command = SendTest(
-            zone_id=call.zone_id, id=call.params["id"], caller=call.caller, trace=call.trace, delivery_id=new_id()
-        )
+    async def send_test(self, call: Call[None, None]) -> Reply[DeliveryView]:
+        command = SendTest(**call.caller_fields, id=call.params["id"], delivery_id=new_id())
         return _delivery_reply(await self.submit(command))
 
-    async def replay(self, call: Call) -> Reply:
-        command = Replay(
-            zone_id=call.zone_id,
-            id=call.params["id"],
-            caller=call.caller,
-            trace=call.trace,
-            delivery_id=call.params["delivery"],
-        )
+    async def replay(self, call: Call[None, None]) -> Reply[DeliveryView]:
+        command = Replay(**call.caller_fields, id=call.params["id"], delivery_id=call.params["delivery"])
         return _delivery_reply(await self.submit(command))
 
-    async def list_deliveries(self, call: Call) -> Reply:
-        query = call.query
-        assert isinstance(query, DeliveriesQuery)
-        before = paging.decode(LISTING, query.cursor) if query.cursor else None
+    async def list_deliveries(self, call: Call[None, DeliveriesQuery]) -> Reply[CamelPage[DeliveryView]]:
+        query, before = call.query, LISTING.start_key(call.query)
         filters = DeliveryFilter(call.zone_id, call.params["id"], call.caller, query.limit + 1, before, query.status)
-        rows = await self.engine.read(lambda tx: operations.list_deliveries(tx, filters), zones=_readable_zones(call))
-        count, last_id = paging.trim_page([row.id for row in rows], query.limit)
-        cursor = paging.encode(LISTING, last_id) if last_id else None
-        body = DeliveryList([delivery_view(row) for row in rows[:count]], cursor)
-        return Reply(body, 200, call.next_link(cursor))
+        rows = await self.engine.read(lambda tx: operations.list_deliveries(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, delivery_view, CamelPage)
 
-    async def _list_endpoints(self, call: Call, endpoint_id: str | None) -> list[Endpoint]:
+    async def _list_endpoints(self, call: AnyCall, endpoint_id: str | None) -> list[Endpoint]:
         filters = EndpointFilter(call.zone_id, call.caller, endpoint_id)
-        return await self.engine.read(lambda tx: operations.list_endpoints(tx, filters), zones=_readable_zones(call))
+        return await self.engine.read(lambda tx: operations.list_endpoints(tx, filters), zones=call.zones)
 
-    def _secret_reply(self, result: EndpointResult, status: int) -> Reply:
+    def _secret_reply(self, result: EndpointResult, status: int) -> Reply[EndpointView]:
         row = result.endpoint
         secret = self.secrets(*row.ref, row.secret_number) if result.include_secret else UNSET
         # This response may contain a secret: no HTTP cache may store it.
         return Reply(endpoint_view(row, secret), status, [("cache-control", "no-store")])
 
 
-def _readable_zones(call: Call) -> set[str]:
-    """The zones that row security admits: that of the request, and that of the caller's session."""
-    return {call.zone_id, call.caller.zone_id}
-
-
-def _delivery_reply(result: EndpointResult) -> Reply:
+def _delivery_reply(result: EndpointResult) -> Reply[DeliveryView]:
     assert result.delivery is not None  # both commands return a delivery
     return Reply(delivery_view(result.delivery), 202)
 
@@ -164,22 +141,21 @@ def routes(handlers: WebhookHandlers) -> list[Route]:
     change_errors = (*not_found_errors, "zone_ended")
     return [
         Route(
-            "POST", base_path, handlers.create, "Create a webhook", LIFECYCLE, body=CreateWebhookBody,
-            response=EndpointView, status=201, tags=tags, description=CREATE_DESCRIPTION, permission=CHANGE_PERMISSION,
+            "POST", base_path, handlers.create, "Create a webhook", LIFECYCLE, status=201, tags=tags,
+            description=CREATE_DESCRIPTION, permission=CHANGE_PERMISSION,
             errors=(*body_errors, "zone_ended", "webhook_limit_exceeded", "idempotency_key_conflict"),
         ),
         Route(
-            "GET", base_path, handlers.list_webhooks, "List webhooks, newest first", LIFECYCLE, response=EndpointList,
-            tags=tags, permission=READ_PERMISSION,
+            "GET", base_path, handlers.list_webhooks, "List webhooks, newest first", LIFECYCLE, tags=tags,
+            permission=READ_PERMISSION,
         ),
         Route(
-            "GET", webhook_path, handlers.show, "Show a webhook", LIFECYCLE, response=EndpointView, tags=tags,
-            errors=not_found_errors, permission=READ_PERMISSION,
+            "GET", webhook_path, handlers.show, "Show a webhook", LIFECYCLE, tags=tags, errors=not_found_errors,
+            permission=READ_PERMISSION,
         ),
         Route(
-            "PATCH", webhook_path, handlers.update, "Change a webhook", LIFECYCLE, body=UpdateWebhookBody,
-            response=EndpointView, tags=tags, errors=(*change_errors, *body_errors), description=UPDATE_DESCRIPTION,
-            permission=CHANGE_PERMISSION,
+            "PATCH", webhook_path, handlers.update, "Change a webhook", LIFECYCLE, tags=tags,
+            errors=(*change_errors, *body_errors), description=UPDATE_DESCRIPTION, permission=CHANGE_PERMISSION,
         ),
         Route(
             "DELETE", webhook_path, handlers.remove, "Remove a webhook", LIFECYCLE, status=204, tags=tags,
@@ -187,22 +163,19 @@ def routes(handlers: WebhookHandlers) -> list[Route]:
         ),
         Route(
             "POST", f"{webhook_path}/rotate-secret", handlers.rotate_secret, "Rotate the secret of a webhook",
-            LIFECYCLE, response=EndpointView, tags=tags, errors=change_errors, description=ROTATE_DESCRIPTION,
-            permission=CHANGE_PERMISSION,
+            LIFECYCLE, tags=tags, errors=change_errors, description=ROTATE_DESCRIPTION, permission=CHANGE_PERMISSION,
         ),
         Route(
-            "POST", f"{webhook_path}/test", handlers.send_test, "Send a test delivery", LIFECYCLE,
-            response=DeliveryView, status=202, tags=tags, errors=(*change_errors, "webhook_disabled"),
-            permission=CHANGE_PERMISSION,
+            "POST", f"{webhook_path}/test", handlers.send_test, "Send a test delivery", LIFECYCLE, status=202,
+            tags=tags, errors=(*change_errors, "webhook_disabled"), permission=CHANGE_PERMISSION,
         ),
         Route(
             "GET", f"{webhook_path}/deliveries", handlers.list_deliveries, "List deliveries of a webhook, newest first",
-            LIFECYCLE, query=DeliveriesQuery, response=DeliveryList, tags=tags,
-            errors=(*not_found_errors, "invalid_cursor"), permission=READ_PERMISSION,
+            LIFECYCLE, tags=tags, errors=(*not_found_errors, "invalid_cursor"), permission=READ_PERMISSION,
         ),
         Route(
             "POST", webhook_path + "/deliveries/{delivery}/replay", handlers.replay, "Replay a delivery", LIFECYCLE,
-            response=DeliveryView, status=202, tags=tags, description=REPLAY_DESCRIPTION, permission=CHANGE_PERMISSION,
+            status=202, tags=tags, description=REPLAY_DESCRIPTION, permission=CHANGE_PERMISSION,
             errors=(*change_errors, "delivery_not_found", "webhook_disabled"),
         ),
     ]  # fmt: skip

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.caller import Bearer, Caller, Role
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.paging import PageQuery
 
 DEFAULT_ZONE = "default"
 """The zone that the server creates when it first starts."""
@@ -143,16 +144,6 @@ class QuotasView(msgspec.Struct, frozen=True):
     frozen: bool
 
 
-class ZoneList(msgspec.Struct, frozen=True):
-    items: list[ZoneView]
-    next_cursor: str | None
-
-
-class ListZonesQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
-
-
 # -- role assignments (the API calls them members of a workspace) ---------------------------------------------------
 
 
@@ -218,11 +209,5 @@ class MemberView(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: str
 
 
-class MemberList(msgspec.Struct, frozen=True, rename="camel"):
-    items: list[MemberView]
-    next_cursor: str | None
-
-
-class ListMembersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: str | None = None
+class ListMembersQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
+    pass

@@ -156,19 +156,16 @@ async def show_zones(tx: Transaction, commands: Sequence[ShowZone]) -> list[Zone
 
 async def require_zone(tx: Transaction, zone_id: str) -> None:
     """Raise if the zone does not exist. For lists, because an empty list would hide a mistyped id."""
-    [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,)]))
-    if not rows:
+    if not await tx.has_rows(Q.zones_existing(batch=[(zone_id,)])):
         raise rules.zone_not_found(zone_id)
 
 
 async def exists(tx: Transaction, zone_id: str) -> bool:
-    [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,)]))
-    return bool(rows)
+    return await tx.has_rows(Q.zones_existing(batch=[(zone_id,)]))
 
 
 async def list_zones(tx: Transaction, after: str, limit: int) -> list[Zone]:
-    [rows] = await tx.read(Q.zone_list(after=after, limit=limit))
-    return decode(rows, Zone)
+    return await tx.fetch(Zone, Q.zone_list(after=after, limit=limit))
 
 
 # -- role assignments; `domain.agents` calls these and checks the caller's permission -------------------------------
@@ -192,8 +189,9 @@ def decode_role_counts(rows: Sequence[Row]) -> dict[str, rules.RoleCounts]:
 
 
 async def list_role_assignments(tx: Transaction, filters: RoleAssignmentFilter) -> list[RoleAssignment]:
-    [rows] = await tx.read(Q.zone_members_page(zone_id=filters.zone_id, after=filters.after, limit=filters.limit))
-    return decode(rows, RoleAssignment)
+    return await tx.fetch(
+        RoleAssignment, Q.zone_members_page(zone_id=filters.zone_id, after=filters.after, limit=filters.limit)
+    )
 
 
 async def persist_role_changes(tx: Transaction, changes: Iterable[RoleAssignmentChange]) -> None:

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Iterable
 
 from quarterdeck.bus.redis.interfaces import BusUnavailable
-from quarterdeck.bus.redis.key_layout import Heartbeat, KeyWriter, Ref
+from quarterdeck.bus.redis.key_layout import Heartbeat, KeyWriter
+from quarterdeck.core.ids import Ref
 from quarterdeck.engine.background import BackgroundLoop
 
 log = logging.getLogger("quarterdeck.heartbeats")

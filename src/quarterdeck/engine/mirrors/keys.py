@@ -33,16 +33,8 @@ import msgspec
 
 from quarterdeck.bus.redis import key_layout
 from quarterdeck.bus.redis.interfaces import RejectedEntry, SinkEntry, WriterIdentity
-from quarterdeck.bus.redis.key_layout import (
-    KeyOperation,
-    KeyPage,
-    KeyRemoval,
-    KeyWriter,
-    MirroredAgent,
-    MirroredTask,
-    Ref,
-)
-from quarterdeck.core.ids import is_path_id, new_id
+from quarterdeck.bus.redis.key_layout import KeyOperation, KeyPage, KeyRemoval, KeyWriter, MirroredAgent, MirroredTask
+from quarterdeck.core.ids import Ref, is_path_id, new_id
 from quarterdeck.engine.leases import Fence
 from quarterdeck.engine.settings import SinkSettings
 from quarterdeck.engine.sinks import Sink, SinkTarget

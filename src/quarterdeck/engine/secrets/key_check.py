@@ -46,8 +46,7 @@ async def list_key_ids(tx: Transaction) -> list[str]:
 
 async def delete_check(tx: Transaction, key_id: str) -> bool:
     """Delete the check text of a key, so that servers start without the key. Return whether there was one."""
-    [rows] = await tx.read(Q.secret_checks_delete(key_id=key_id))
-    return bool(rows)
+    return await tx.has_rows(Q.secret_checks_delete(key_id=key_id))
 
 
 def _check_key(keyring: Keyring, key_id: str, encrypted: str) -> None:

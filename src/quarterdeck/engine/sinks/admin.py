@@ -61,8 +61,7 @@ def not_found(name: str) -> NotFound:
 
 
 async def list_names(tx: Transaction) -> list[str]:
-    [rows] = await tx.read(Q.sinks_list())
-    return [sink.name for sink in decode(rows, SinkRow)]
+    return [sink.name for sink in await tx.fetch(SinkRow, Q.sinks_list())]
 
 
 async def load_view(tx: Transaction, name: str) -> SinkView:
@@ -82,8 +81,9 @@ async def load_view(tx: Transaction, name: str) -> SinkView:
 
 
 async def load_entries(tx: Transaction, name: str) -> list[SinkEntryView]:
-    [rows] = await tx.read(Q.sink_entries_page(sink=name, limit=ENTRIES_MAX))
-    return [_to_entry_view(row) for row in decode(rows, ParkedEntry)]
+    return [
+        _to_entry_view(row) for row in await tx.fetch(ParkedEntry, Q.sink_entries_page(sink=name, limit=ENTRIES_MAX))
+    ]
 
 
 async def requeue(tx: Transaction, name: str, pos: int | None) -> int:

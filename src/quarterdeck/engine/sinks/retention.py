@@ -47,8 +47,7 @@ class SinkRetention:
 
     async def _delete_sink(self, tx: Transaction, name: str) -> None:
         await tx.read()
-        [deleted] = await tx.read(Q.sink_delete_expired(name=name, before=tx.now - self._retention_ms))
-        if deleted:
+        if await tx.has_rows(Q.sink_delete_expired(name=name, before=tx.now - self._retention_ms)):
             tx.write(Q.sink_entries_delete_all(sink=name))
             log.warning("deleted sink %s: no server has run it for the retention period", name)
 

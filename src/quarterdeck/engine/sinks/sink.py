@@ -53,15 +53,13 @@ class _DatabaseChecks:
 
     async def has_event(self, marker: Marker) -> bool:
         async def read(tx: Transaction) -> bool:
-            [rows] = await tx.read(Q.log_has_event(pos=marker.pos, id=marker.event_id))
-            return bool(rows)
+            return await tx.has_rows(Q.log_has_event(pos=marker.pos, id=marker.event_id))
 
         return marker.pos <= POSITION_MAX and await self.engine.read(read)
 
     async def holds_lease(self) -> bool:
         async def read(tx: Transaction) -> bool:
-            [rows] = await tx.read(Q.lease_check_term(name=self.fence.name, term=self.fence.term))
-            return bool(rows)
+            return await tx.has_rows(Q.lease_check_term(name=self.fence.name, term=self.fence.term))
 
         return await self.engine.transact(read)
 
@@ -161,8 +159,7 @@ class Sink:
         return identity
 
     async def _read_state(self, tx: Transaction) -> tuple[SinkState | None, Millis]:
-        [rows] = await tx.read(Q.sink_state(name=self.name))
-        return next(iter(decode(rows, SinkState)), None), tx.now
+        return next(iter(await tx.fetch(SinkState, Q.sink_state(name=self.name))), None), tx.now
 
     async def _read_snapshot(self, tx: Transaction) -> _Snapshot:
         events, due_entries, waiting, bounds = await tx.read(

@@ -13,25 +13,38 @@ from quarterdeck.core.caller import LIFECYCLE, Role
 class AuthSettings(msgspec.Struct, frozen=True):
     """Authentication settings. Only `settings.py` reads them from the environment."""
 
-    issuer_url: str | None = None
-    """ISSUER_URL: the external issuer's name (iss and aud). If None, only the other two issuers are trusted."""
-    sts_url: str | None = None
-    """STS_URL: where to fetch the external issuer's keys, if not from ISSUER_URL. Ignored without ISSUER_URL."""
-    admin_issuer: str | None = None
-    """QD_ADMIN_ISSUER: the issuer, besides the local one, that may grant quarterdeck.admin."""
-    lifecycle_scope: str = LIFECYCLE
-    """AGENT_COORDINATOR_SCOPE: the name that tokens use for the scope of agents and clients."""
-    leeway_seconds: Annotated[int, Meta(ge=0, le=300)] = 5
-    """How far the issuer's clock and this server's clock may differ."""
-    token_cache_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
-    jwks_cache_max: Annotated[int, Meta(ge=1, le=100_000)] = 256
-    """JWKS_CACHE_MAX: how many key sets (one per issuer and zone) are cached."""
-    jwks_fresh_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 600
-    jwks_stale_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 3600
-    """How long fetched keys may be used while the issuer cannot be reached."""
-    jwks_refetch_seconds: Annotated[float, Meta(ge=0, le=3_600)] = 10
-    """The minimum time between two fetches of one URL, whatever the reason."""
-    jwks_timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 3
+    issuer_url: (
+        Annotated[str, Meta(description="name of the external issuer (iss and aud); if unset, none is trusted")] | None
+    ) = None
+    sts_url: (
+        Annotated[str, Meta(description="where to fetch the keys of the external issuer, if not from its name")] | None
+    ) = None
+    admin_issuer: (
+        Annotated[
+            str, Meta(description="issuer, besides the local one, whose tokens may have the scope `quarterdeck.admin`")
+        ]
+        | None
+    ) = None
+    lifecycle_scope: Annotated[str, Meta(description="name that tokens use for the scope of agents and clients")] = (
+        LIFECYCLE
+    )
+    leeway_seconds: Annotated[
+        int, Meta(ge=0, le=300, description="maximum difference between the clocks of an issuer and of this server")
+    ] = 5
+    token_cache_max: Annotated[int, Meta(ge=0, le=10_000_000, description="maximum cached tokens")] = 10_000
+    jwks_cache_max: Annotated[
+        int, Meta(ge=1, le=100_000, description="maximum cached key sets (one per issuer and zone)")
+    ] = 256
+    jwks_fresh_seconds: Annotated[
+        float, Meta(ge=0, le=86_400, description="how long fetched keys are used before they are fetched again")
+    ] = 600
+    jwks_stale_seconds: Annotated[
+        float, Meta(ge=0, le=86_400, description="how long fetched keys are used while the issuer cannot be reached")
+    ] = 3600
+    jwks_refetch_seconds: Annotated[
+        float, Meta(ge=0, le=3_600, description="minimum time between two fetches of one URL, whatever the reason")
+    ] = 10
+    jwks_timeout_seconds: Annotated[float, Meta(gt=0, le=60, description="timeout of one fetch of keys")] = 3
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):

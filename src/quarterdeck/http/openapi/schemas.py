@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, get_args
@@ -14,6 +15,9 @@ from quarterdeck.core.routing import Route
 Json = dict[str, object]
 """A JSON object under construction."""
 SCHEMA_REF_PREFIX = "#/components/schemas/"
+_PAGE_COMPONENT = re.compile(r"(?:Camel)?Page_(\w+)_")
+_PAGE_NAMES = {"CoordinatorLogView": "CoordinatorLogs", "TimelineEntryView": "TimelineView"}
+"""Pages whose names do not follow the rule of `_page_name`."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -46,6 +50,7 @@ class Schemas:
         type_schemas, components = msgspec.json.schema_components(
             types, schema_hook=_any_value_schema, ref_template=SCHEMA_REF_PREFIX + "{name}"
         )
+        type_schemas, components = _name_pages(type_schemas, components)
         self._schemas: dict[object, Json] = dict(zip(types, type_schemas, strict=True))
         self.components: dict[str, Json] = components
         self._query_schemas = {query: self.resolve(self._schemas[query]) for query in _distinct(queries)}
@@ -90,6 +95,25 @@ def _distinct(types: Iterable[object]) -> list[object]:
 
 def _component_name(schema: Json) -> str:
     return str(schema.get("$ref", "")).removeprefix(SCHEMA_REF_PREFIX)
+
+
+def _name_pages(
+    type_schemas: Iterable[Json], components: Mapping[str, Json]
+) -> tuple[tuple[Json, ...], dict[str, Json]]:
+    """Replace the generated names of pages: `Page[ServiceView]` becomes `ServiceList`."""
+    names = {name: _page_name(match[1]) for name in components if (match := _PAGE_COMPONENT.fullmatch(name))}
+    for name, page_name in names.items():
+        components[name]["title"] = page_name
+    # A page is always a whole response, so no component refers to one.
+    refs: dict[str, Json] = {name: {"$ref": SCHEMA_REF_PREFIX + page_name} for name, page_name in names.items()}
+    return (
+        tuple(refs.get(_component_name(schema), schema) for schema in type_schemas),
+        {names.get(name, name): schema for name, schema in components.items()},
+    )
+
+
+def _page_name(view_name: str) -> str:
+    return _PAGE_NAMES.get(view_name, view_name.removesuffix("View") + "List")
 
 
 def _any_value_schema(value_type: type) -> Json:

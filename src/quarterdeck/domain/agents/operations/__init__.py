@@ -1,24 +1,21 @@
-"""Operations of agents and role assignments.
+"""Operations of agents.
 
 An operation of a lane takes a batch of commands, loads their rows, decides with `rules` and writes the result.
 
-| module           | holds                                                                   |
-|------------------|-------------------------------------------------------------------------|
-| authorization    | checks of the caller's session, agent and role                          |
-| role_assignments | create, change, remove and read role assignments                        |
-| load             | load a batch; the statement and decoder of agents for higher components |
-| register         | register agents                                                         |
-| heartbeat        | record heartbeats, without the zone's lock                              |
-| liveness         | update the status of agents, terminate them                             |
-| tokens           | issue tokens                                                            |
-| task_slots       | count held tasks and revive agents, for `domain.tasks`                  |
-| launch_queries   | find agents with launchers, for the coordinator                         |
-| retention        | delete agents that were terminated long ago                             |
-| reads            | show and list agents, count them, show their health                     |
-| persist          | write rows and events                                                   |
+| module         | holds                                                                   |
+|----------------|-------------------------------------------------------------------------|
+| load           | load a batch; the statement and decoder of agents for higher components |
+| register       | register agents                                                         |
+| heartbeat      | record heartbeats, without the zone's lock                              |
+| liveness       | update the status of agents, terminate them                             |
+| tokens         | issue tokens                                                            |
+| task_slots     | count held tasks and revive agents, for `domain.tasks`                  |
+| launch_queries | find agents with launchers, for the coordinator                         |
+| retention      | delete agents that were terminated long ago                             |
+| reads          | show and list agents, count them, show their health                     |
+| persist        | write rows and events                                                   |
 """
 
-from quarterdeck.domain.agents.operations.authorization import check_agent_callers
 from quarterdeck.domain.agents.operations.heartbeat import HeartbeatRecorder
 from quarterdeck.domain.agents.operations.launch_queries import list_launch_zones, list_launchable
 from quarterdeck.domain.agents.operations.liveness import (
@@ -47,7 +44,6 @@ __all__ = [
     "Registrar",
     "adjust_held",
     "awaits_first_contact",
-    "check_agent_callers",
     "claim_problem",
     "count_by_status",
     "count_stale",

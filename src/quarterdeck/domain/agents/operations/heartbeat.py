@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.ids import new_id
+from quarterdeck.core.ids import Ref, new_id
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, HeartbeatResult, RecordHeartbeat, Ref, State
+from quarterdeck.domain.agents.model import Agent, HeartbeatResult, RecordHeartbeat, State
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, CallerState
 from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.lanes import Busy
@@ -37,17 +37,17 @@ class HeartbeatRecorder:
     ) -> list[HeartbeatResult | Problem | Busy]:
         """Record heartbeats, in order of arrival."""
         refs = sorted_refs(commands)
-        caller_checks = CallerChecks(commands)
-        _, rows, *caller_rows = await tx.read(
-            Q.agent_pulses_lock(batch=refs), Q.agents_get(batch=refs), *caller_checks.statements()
+        # Callers are read after the wait for the rows: a transaction that terminates an agent may hold them.
+        batch, [_, rows] = await access.load_with_roles(
+            tx, commands, Q.agents_get(batch=refs), before=[Q.agent_pulses_lock(batch=refs)]
         )
-        agents, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
+        agents = decode_agents(rows)
         updated: dict[Ref, Agent] = {}
         history: list[tuple[RecordHeartbeat, Agent]] = []
         outcomes: list[HeartbeatResult | Problem | Busy] = []
         for command in commands:
-            agent = _find_agent(command, agents, callers)
-            if isinstance(agent, Problem):
+            agent = _find_agent(command, agents, batch)
+            if not isinstance(agent, Agent):
                 outcomes.append(agent)
                 continue
             if rules.belongs_in_history(agent, command, tx.now):
@@ -66,11 +66,13 @@ class HeartbeatRecorder:
             listener(agents)
 
 
-def _find_agent(command: RecordHeartbeat, agents: dict[Ref, Agent], callers: CallerState) -> Agent | Problem:
-    if problem := callers.problem(command, "agents.beat"):
+def _find_agent(
+    command: RecordHeartbeat, agents: dict[Ref, Agent], batch: access.BatchWithRoles
+) -> Agent | Problem | Busy:
+    if problem := batch.permission_problem(command, "agents.beat"):
         return problem
-    if problem := rules.acting_agent_problem(command.caller, callers.role(command), command.agent_id):
-        return problem
+    if acting_problem := rules.acting_agent_problem(command.caller, batch.role(command), command.agent_id):
+        return acting_problem
     agent = agents.get(command.ref)
     if agent is None:
         return rules.agent_not_found(command.agent_id)

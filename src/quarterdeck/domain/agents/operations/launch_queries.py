@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from quarterdeck.domain.agents.model import Agent, State
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.interface import decode
 
 
 async def list_launch_zones(tx: Transaction, after: Mapping[str, str], limit: int) -> list[tuple[str, str]]:
@@ -20,5 +19,4 @@ async def list_launch_zones(tx: Transaction, after: Mapping[str, str], limit: in
 async def list_launchable(tx: Transaction, launcher_zones: Sequence[tuple[str, str]], limit: int) -> list[Agent]:
     """Return the IDLE agents of these (launcher, zone id) pairs that have a free slot and accept tasks."""
     batch = [(*launcher_zone, State.IDLE, 1, 0) for launcher_zone in sorted(set(launcher_zones))]
-    [rows] = await tx.read(Q.agents_launchable(batch=batch, limit=limit))
-    return decode(rows, Agent)
+    return await tx.fetch(Agent, Q.agents_launchable(batch=batch, limit=limit))

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, AgentResult, DueLivenessCheck, Ref, RefreshStatus, Terminate
+from quarterdeck.domain.agents.model import Agent, AgentResult, DueLivenessCheck, RefreshStatus, Terminate
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.load import AgentBatchInput, load
+from quarterdeck.domain.agents.operations.load import LoadedAgents, load
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import AgentChange
-from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.interface import decode
 
 TERMINATE_PERMISSION = "agents.terminate"
 
@@ -30,7 +29,7 @@ async def refresh_status(tx: Transaction, commands: Sequence[RefreshStatus]) -> 
     changes: dict[Ref, tuple[Agent, Agent]] = {}
     outcomes: list[AgentResult | Problem | Busy] = []
     for command in commands:
-        agent = sessions.lock_problem(command, loaded.lock_failures) or loaded.find_agent(command)
+        agent = loaded.batch.problem(command) or loaded.find_agent(command)
         if isinstance(agent, Agent):
             agent = _record_change(tx, loaded, changes, rules.evaluate_liveness(agent, tx.now), command)
         outcomes.append(AgentResult(agent, tx.now) if isinstance(agent, Agent) else agent)
@@ -48,7 +47,7 @@ async def terminate_agents(tx: Transaction, commands: Sequence[Terminate]) -> li
     outcomes: list[AgentResult | Problem | Busy] = []
     for command in commands:
         agent = (
-            loaded.problem(command, TERMINATE_PERMISSION)
+            loaded.batch.permission_problem(command, TERMINATE_PERMISSION)
             or _acting_problem(command, loaded)
             or loaded.find_agent(command)
         )
@@ -62,13 +61,13 @@ async def terminate_agents(tx: Transaction, commands: Sequence[Terminate]) -> li
     return outcomes
 
 
-def _acting_problem(command: Terminate, loaded: AgentBatchInput) -> Problem | None:
-    return rules.acting_agent_problem(command.caller, loaded.role(command), command.agent_id)
+def _acting_problem(command: Terminate, loaded: LoadedAgents) -> Problem | None:
+    return rules.acting_agent_problem(command.caller, loaded.batch.role(command), command.agent_id)
 
 
 def _record_change(
     tx: Transaction,
-    loaded: AgentBatchInput,
+    loaded: LoadedAgents,
     changes: dict[Ref, tuple[Agent, Agent]],
     change: AgentChange,
     command: RefreshStatus | Terminate,
@@ -83,8 +82,7 @@ def _record_change(
 
 async def list_due_liveness_checks(tx: Transaction, limit: int, zone_id: str | None = None) -> list[DueLivenessCheck]:
     """Return agents whose check is due, in all zones or in one, the longest overdue first."""
-    [rows] = await tx.read(Q.agents_liveness_due(limit=limit, zone_id=zone_id))
-    return decode(rows, DueLivenessCheck)
+    return await tx.fetch(DueLivenessCheck, Q.agents_liveness_due(limit=limit, zone_id=zone_id))
 
 
 async def ms_until_liveness_check(tx: Transaction) -> Millis | None:

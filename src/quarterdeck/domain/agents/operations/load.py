@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.core.caller import Role
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, AgentCommand, Ref, WaitingAgent
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, CallerState
+from quarterdeck.domain.agents.model import Agent, AgentCommand, WaitingAgent
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
@@ -36,48 +33,24 @@ async def load_ms_until_contact(tx: Transaction, refs: Iterable[Ref]) -> dict[Re
 
 
 @dataclass(frozen=True, slots=True)
-class AgentBatchInput:
-    now: Millis
+class LoadedAgents:
+    batch: access.BatchWithRoles
     agents: dict[Ref, Agent]
-    callers: CallerState
-    lock_failures: Mapping[str, Problem | Busy]
-    """For each zone that could not be locked, the reason."""
-    ended_zone_problems: Mapping[str, Problem | None]
-    """For each locked zone, the problem if the zone has ended, or None."""
-
-    def problem(self, command: AgentCommand, permission: str) -> Problem | Busy | None:
-        """Return the problem if the zone is not locked or the caller does not have the permission."""
-        return sessions.lock_problem(command, self.lock_failures) or self.callers.problem(command, permission)
-
-    def role(self, command: AgentCommand) -> Role | None:
-        return self.callers.role(command)
 
     def find_agent(self, command: AgentCommand) -> Agent | Problem:
         return self.agents.get(command.ref) or rules.agent_not_found(command.agent_id)
 
 
-async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> AgentBatchInput:
+async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> LoadedAgents:
     """Lock the zones and the agents' rows of `agent_pulses`, and load the agents.
 
     Heartbeats of these agents wait until the transaction ends.
     """
     refs = sorted_refs(commands)
-    caller_checks = CallerChecks(commands)
-    zone_rows, _, rows, *caller_rows = await tx.read(
-        zones.lock_statement(tx, zones_of(commands)),
-        Q.agent_pulses_lock(batch=refs),
-        Q.agents_get(batch=refs),
-        *caller_checks.statements(),
+    batch, [_, rows] = await access.lock_with_roles(
+        tx, commands, Q.agent_pulses_lock(batch=refs), Q.agents_get(batch=refs)
     )
-    locked = zones.decode_zones(zone_rows)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    return AgentBatchInput(
-        tx.now,
-        decode_agents(rows),
-        caller_checks.build_state(caller_rows, tx.now),
-        lock_failures,
-        zone_rules.ended_zone_problems(locked.values()),
-    )
+    return LoadedAgents(batch, decode_agents(rows))
 
 
 def sorted_refs(commands: Iterable[AgentCommand]) -> list[Ref]:

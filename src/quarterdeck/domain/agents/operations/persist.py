@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from quarterdeck.domain.agents.model import Agent, Ref
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.agents.model import Agent
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import AgentChange
 from quarterdeck.engine.event_log import NewEvent

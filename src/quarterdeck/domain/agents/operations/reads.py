@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import (
     HEALTH_HEARTBEATS_MAX,
@@ -16,7 +17,6 @@ from quarterdeck.domain.agents.model import (
     Heartbeat,
     ShowAgent,
 )
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
 from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
@@ -28,13 +28,12 @@ READ_PERMISSION = "agents.read"
 
 
 async def show_agents(tx: Transaction, commands: Sequence[ShowAgent]) -> list[AgentResult | Problem | Busy]:
-    caller_checks = CallerChecks(commands)
-    rows, *caller_rows = await tx.read(Q.agents_get(batch=sorted_refs(commands)), *caller_checks.statements())
-    agents, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
+    batch, [rows] = await access.load_with_roles(tx, commands, Q.agents_get(batch=sorted_refs(commands)))
+    agents = decode_agents(rows)
     outcomes: list[AgentResult | Problem | Busy] = []
     for command in commands:
         agent = (
-            callers.problem(command, READ_PERMISSION)
+            batch.permission_problem(command, READ_PERMISSION)
             or agents.get(command.ref)
             or rules.agent_not_found(command.agent_id)
         )
@@ -55,7 +54,7 @@ async def load_history(tx: Transaction, command: ShowAgent) -> AgentHistory:
 
 async def list_agents(tx: Transaction, filters: AgentFilter) -> list[Agent]:
     """Return up to `limit` agents, ordered by id."""
-    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    await access.require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     enabled = filters.coordinator_enabled
     [rows] = await tx.read(
         Q.agents_page(

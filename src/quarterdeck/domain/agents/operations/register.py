@@ -9,10 +9,11 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, new_record
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, Ref, Register, RegisterResult, State
+from quarterdeck.domain.agents.model import Agent, Register, RegisterResult, State
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.load import AgentBatchInput, load
+from quarterdeck.domain.agents.operations.load import LoadedAgents, load
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import AgentChange, RegistrationContext
 from quarterdeck.domain.agents.rules.registration import registered_event_data
@@ -46,10 +47,11 @@ class Registrar:
         await _persist(tx, {ref: (before.get(ref), loaded.agents[ref]) for ref in sorted(accepted_refs)})
         return outcomes
 
-    def _decide(self, tx: Transaction, loaded: AgentBatchInput, command: Register) -> RegisterResult | Problem | Busy:
-        if problem := loaded.problem(command, "agents.register") or loaded.ended_zone_problems[command.zone_id]:
+    def _decide(self, tx: Transaction, loaded: LoadedAgents, command: Register) -> RegisterResult | Problem | Busy:
+        batch = loaded.batch
+        if problem := batch.permission_problem(command, "agents.register") or batch.ended_zone_problem(command):
             return problem
-        context = RegistrationContext(command.caller, loaded.role(command), self._launchers)
+        context = RegistrationContext(command.caller, batch.role(command), self._launchers)
         existing = loaded.agents.get(command.ref)
         outcome = rules.register(command, existing, context, tx.now)
         if isinstance(outcome, Problem):

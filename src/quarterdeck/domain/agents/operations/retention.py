@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents.model import DeleteAgent, DeleteAgentResult
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
 _decode_capabilities = msgspec.json.Decoder(list[str]).decode
@@ -22,10 +22,8 @@ _decode_capabilities = msgspec.json.Decoder(list[str]).decode
 async def delete_past_retention(
     tx: Transaction, commands: Sequence[DeleteAgent]
 ) -> list[DeleteAgentResult | Problem | Busy]:
-    [zone_rows] = await tx.read(zones.lock_statement(tx, zones_of(commands)))
-    locked = zones.decode_zones(zone_rows)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    batch = sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})
+    locked, _ = await access.lock(tx, commands)
+    batch = sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked.zones})
     _, deleted_rows = await tx.read(
         Q.agent_pulses_lock(batch=[row[:2] for row in batch]), Q.agents_delete_expired(batch=batch)
     )
@@ -45,6 +43,6 @@ async def delete_past_retention(
         if capability_rows:
             tx.write(Q.agent_capabilities_delete(batch=capability_rows))
     return [
-        lock_failures.get(command.zone_id) or DeleteAgentResult(command.ref in capabilities_by_ref)
+        locked.lock_failures.get(command.zone_id) or DeleteAgentResult(command.ref in capabilities_by_ref)
         for command in commands
     ]

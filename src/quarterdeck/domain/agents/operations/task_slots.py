@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from quarterdeck.core.command import SERVER_ACTOR, Command
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Ref
 from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.load import decode_agents
 from quarterdeck.domain.agents.queries import Q

@@ -19,9 +19,10 @@ from quarterdeck.engine.transaction import Transaction
 async def issue_tokens(tx: Transaction, commands: Sequence[IssueToken]) -> list[IssueTokenResult | Problem | Busy]:
     """Check that tokens may be issued, and emit their events. The HTTP layer signs the tokens after the commit."""
     loaded = await load(tx, commands)
+    batch = loaded.batch
     outcomes: list[IssueTokenResult | Problem | Busy] = []
     for command in commands:
-        problem = loaded.problem(command, "agents.token") or loaded.ended_zone_problems[command.zone_id]
+        problem = batch.permission_problem(command, "agents.token") or batch.ended_zone_problem(command)
         agent = problem or loaded.find_agent(command)
         if isinstance(agent, Agent) and agent.status is State.TERMINATED:
             agent = rules.agent_terminated(command.agent_id)

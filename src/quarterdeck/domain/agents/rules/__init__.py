@@ -12,7 +12,6 @@ from quarterdeck.domain.agents.rules.errors import (
     acting_agent_problem,
     agent_not_found,
     agent_terminated,
-    agent_token_problem,
     unknown_launcher,
 )
 from quarterdeck.domain.agents.rules.registration import (
@@ -48,7 +47,6 @@ __all__ = [
     "acting_agent_problem",
     "agent_not_found",
     "agent_terminated",
-    "agent_token_problem",
     "apply_heartbeat",
     "awaits_first_contact",
     "belongs_in_history",

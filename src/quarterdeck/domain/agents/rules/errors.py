@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from quarterdeck.core.caller import Caller, Role
-from quarterdeck.core.clock import Millis
-from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
-from quarterdeck.domain.agents.model import METADATA_BYTES_MAX, State
+from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound
+from quarterdeck.domain.agents.model import METADATA_BYTES_MAX
 
 
 def agent_not_found(agent_id: str) -> NotFound:
@@ -38,22 +37,6 @@ def agent_in_fleet(agent_id: str) -> Conflict:
 def agent_draining(agent_id: str) -> Conflict:
     return Conflict(
         "agent_draining", f"Agent {agent_id!r} is draining: it gets no new tasks and is terminated after its last one."
-    )
-
-
-def agent_token_problem(caller: Caller, status: State, registered_at: Millis) -> Unauthenticated | None:
-    """Return an error if an agent's token is no longer valid. A token is valid for only one registration."""
-    if status is State.TERMINATED:
-        return Unauthenticated("agent_ended", "The agent of this token was terminated.")
-    if caller.agent_since is not None:
-        is_same_registration = caller.agent_since == registered_at
-    else:
-        # The token does not name the registration that it was issued for: compare the time of issue instead.
-        is_same_registration = caller.issued_at is None or caller.issued_at >= registered_at
-    if is_same_registration:
-        return None
-    return Unauthenticated(
-        "agent_ended", "The agent was registered again after this token was issued. Request a new token."
     )
 
 

@@ -9,6 +9,8 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Delegate, DelegatedEdge, Edge, ZoneEpoch
 from quarterdeck.domain.delegations.operations import topological_order
@@ -20,12 +22,10 @@ from quarterdeck.domain.delegations.operations.end_edges import (
 )
 from quarterdeck.domain.delegations.operations.reads import load_orphaned
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider, Ref
+from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider
 from quarterdeck.domain.delegations.rules.creation import creation_key
 from quarterdeck.domain.delegations.rules.topological_order import RespaceRequest, WalkRequest
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs
-from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
@@ -38,30 +38,30 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
     Usually one round trip of reads is enough. Further reads are needed for idempotency keys, for an edge from a higher
     to a lower rank, while a cascade is unfinished, and to rebuild ranks that are not valid.
     """
-    zone_ids = zones_of(commands)
     source_refs = sorted({(command.zone_id, command.source_session_id) for command in commands})
     endpoint_refs = {
         (command.zone_id, session_id)
         for command in commands
         for session_id in (command.source_session_id, command.target_session_id)
     }
-    locked_rows, named_rows, inbound_rows, target_rows, rank_rows, zone_rows, session_rows = await tx.read(
-        zones.lock_statement(tx, zone_ids),
+    batch, [named_rows, inbound_rows, target_rows, rank_rows, zone_rows, session_rows] = await access.lock(
+        tx,
+        commands,
         Q.delegations_get(batch=_named_edge_refs(commands)),
         Q.delegations_inbound(batch=source_refs),
         Q.delegation_target_sessions(batch=source_refs),
         Q.delegation_ranks_get(batch=sorted(endpoint_refs)),
-        zone_epochs_statement(zone_ids),
-        sessions.load_statement(sorted(endpoint_refs | bearer_refs(commands))),
+        zone_epochs_statement(zones_of(commands)),
+        sessions.load_statement(sorted(endpoint_refs)),
     )
-    lock_failures = await zones.lock_failures(tx, zone_ids - zones.decode_zones(locked_rows).keys())
-    lock_problems = [sessions.lock_problem(command, lock_failures) if lock_failures else None for command in commands]
-    accepted = [command for command, problem in zip(commands, lock_problems, strict=True) if problem is None]
+    problems = [batch.problem(command) for command in commands]
+    accepted = [command for command, problem in zip(commands, problems, strict=True) if problem is None]
     zone_epochs = decode_zone_epochs(zone_rows)
     edges = _edges_by_ref([*named_rows, *inbound_rows])
     loaded = DelegationBatchInput(
         now=tx.now,
         sessions=sessions.decode_sessions(session_rows),
+        caller_sessions=batch.sessions,
         edges=edges,
         orphaned=await load_orphaned(tx, _refs_in_zones(edges, accepted), zone_epochs),
         ever_delegated_to={(str(zone_id), str(session_id)) for zone_id, session_id in target_rows},
@@ -73,7 +73,7 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
         if zone_epochs[zone_id].ranked != zone_epochs[zone_id].epoch:
             await topological_order.rebuild_order(tx, zone_id, decider.order)
     decisions = iter([await _decide_one(tx, decider, command) for command in accepted])
-    outcomes = [problem or next(decisions) for problem in lock_problems]
+    outcomes = [problem or next(decisions) for problem in problems]
     _persist(tx, decider)
     _record_created(tx, commands, outcomes, zone_epochs)
     return outcomes

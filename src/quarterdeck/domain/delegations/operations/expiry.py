@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire
 from quarterdeck.domain.delegations.operations.end_edges import (
@@ -16,8 +18,7 @@ from quarterdeck.domain.delegations.operations.end_edges import (
     zone_epochs_statement,
 )
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import EXPIRED_REASON, Ref
-from quarterdeck.domain.zones import operations as zones
+from quarterdeck.domain.delegations.rules import EXPIRED_REASON
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
@@ -35,18 +36,14 @@ async def find_expired(tx: Transaction, limit: int) -> list[Ref]:
 async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge | Problem | Busy]:
     """Mark edges as expired. Return them as loaded, before the change. A revoked edge is not changed."""
     refs = sorted({(command.zone_id, command.edge_id) for command in commands})
-    locked_rows, edge_rows, zone_rows = await tx.read(
-        zones.lock_statement(tx, zones_of(commands)),
-        Q.delegations_get(batch=refs),
-        zone_epochs_statement(zones_of(commands)),
+    batch, [edge_rows, zone_rows] = await access.lock(
+        tx, commands, Q.delegations_get(batch=refs), zone_epochs_statement(zones_of(commands))
     )
-    locked = zones.decode_zones(locked_rows)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
     edges = {(edge.zone_id, edge.id): edge for edge in decode(edge_rows, Edge)}
     expired_edges = [
         edge
         for edge in edges.values()
-        if edge.zone_id in locked and edge.status is EdgeState.ACTIVE and edge.expires_at <= tx.now
+        if edge.zone_id in batch.zones and edge.status is EdgeState.ACTIVE and edge.expires_at <= tx.now
     ]
     if expired_edges:
         ended_edges = [
@@ -55,7 +52,7 @@ async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge
         ]
         await end_edges(tx, ended_edges, decode_zone_epochs(zone_rows))
     return [
-        lock_failures.get(command.zone_id)
+        batch.lock_failures.get(command.zone_id)
         or edges.get((command.zone_id, command.edge_id))
         or rules.not_found(command.edge_id)
         for command in commands

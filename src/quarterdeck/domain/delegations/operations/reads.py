@@ -8,6 +8,8 @@ import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import (
     CHAIN_MAX,
@@ -31,7 +33,6 @@ from quarterdeck.domain.delegations.operations.end_edges import (
     zone_epochs_statement,
 )
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import Ref
 from quarterdeck.domain.delegations.rules.explain import explain_limits, explain_state
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
@@ -45,18 +46,20 @@ from quarterdeck.store.interface import decode
 
 async def show(tx: Transaction, refs: Sequence[EdgeRef]) -> list[Edge | Problem | Busy]:
     """Return edges by id, with their current status."""
-    [rows] = await tx.read(Q.delegations_get(batch=sorted({(ref.zone_id, ref.edge_id) for ref in refs})))
+    edge_refs = sorted({(ref.zone_id, ref.edge_id) for ref in refs})
+    batch, [rows] = await access.load(tx, refs, Q.delegations_get(batch=edge_refs))
     edges = {(edge.zone_id, edge.id): edge for edge in decode(rows, Edge)}
     outcomes: list[Edge | Problem | Busy] = []
     for ref in refs:
         edge = edges.get((ref.zone_id, ref.edge_id))
-        outcomes.append(rules.with_current_status(edge, tx.now) if edge else rules.not_found(ref.edge_id))
+        result = rules.with_current_status(edge, tx.now) if edge else rules.not_found(ref.edge_id)
+        outcomes.append(batch.problem(ref) or result)
     return outcomes
 
 
 async def list_edges(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
     """Return up to `limit` edges, newest first."""
-    await sessions.require_bearer(tx, filters.bearer)
+    await access.require_token(tx, filters.bearer)
     edges = await _select_page(tx, filters)
     if not edges:
         await zones.require_zone(tx, filters.zone_id)
@@ -146,7 +149,7 @@ async def _require_session(tx: Transaction, ref: SessionRef) -> Session:
 
 
 async def _require_edge(tx: Transaction, ref: EdgeRef) -> Edge:
-    await sessions.require_bearer(tx, ref.bearer)
+    await access.require_token(tx, ref.bearer)
     [rows] = await tx.read(Q.delegations_get(batch=[(ref.zone_id, ref.edge_id)]))
     for edge in decode(rows, Edge):
         return edge

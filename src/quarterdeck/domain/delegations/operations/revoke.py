@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Edge, EdgeVerb, GraphEdge, Revoke, RevokeResult, ZoneEpoch
 from quarterdeck.domain.delegations.operations.end_edges import (
@@ -20,12 +22,10 @@ from quarterdeck.domain.delegations.operations.end_edges import (
 )
 from quarterdeck.domain.delegations.operations.reads import load_orphaned
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import DELEGATION_REVOKED, Ref, Revocation, RevocationGraph
+from quarterdeck.domain.delegations.rules import DELEGATION_REVOKED, Revocation, RevocationGraph
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Terminate, TerminateResult
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs
-from quarterdeck.domain.sessions.rules import bearer_problem, ownership_required
-from quarterdeck.domain.zones import operations as zones
+from quarterdeck.domain.sessions.rules import ownership_required
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
@@ -37,26 +37,14 @@ class Revoker:
 
     async def revoke(self, tx: Transaction, commands: Sequence[Revoke]) -> list[RevokeResult | Problem | Busy]:
         """Revoke edges, and terminate sessions unless `keep_sessions`. A repeated command changes nothing."""
-        zone_ids = zones_of(commands)
         refs = sorted({(command.zone_id, command.edge_id) for command in commands})
-        locked_rows, edge_rows, zone_rows, session_rows = await tx.read(
-            zones.lock_statement(tx, zone_ids),
-            Q.delegations_get(batch=refs),
-            zone_epochs_statement(zone_ids),
-            sessions.load_statement(sorted(bearer_refs(commands))),
+        batch, [edge_rows, zone_rows] = await access.lock(
+            tx, commands, Q.delegations_get(batch=refs), zone_epochs_statement(zones_of(commands))
         )
         edges = {(edge.zone_id, edge.id): edge for edge in decode(edge_rows, Edge)}
-        bearers = sessions.decode_sessions(session_rows)
-        lock_failures = await zones.lock_failures(tx, zone_ids - zones.decode_zones(locked_rows).keys())
-        outcomes: list[RevokeResult | Problem | Busy] = []
-        for command in commands:
-            caller_problem = bearer_problem(command.bearer, bearers, tx.now)
-            outcomes.append(
-                sessions.lock_problem(command, lock_failures)
-                or caller_problem
-                or _revoke_problem(command, edges)
-                or RevokeResult()
-            )
+        outcomes: list[RevokeResult | Problem | Busy] = [
+            batch.problem(command) or _revoke_problem(command, edges) or RevokeResult() for command in commands
+        ]
         accepted = {
             index: command for index, command in enumerate(commands) if isinstance(outcomes[index], RevokeResult)
         }

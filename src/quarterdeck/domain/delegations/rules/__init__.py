@@ -12,6 +12,7 @@
 | explain           | why an edge is in its state, and what cannot be derived from it                          |
 """
 
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.delegations.rules.authority import session_authority
 from quarterdeck.domain.delegations.rules.constraints import build_command, normalize_body
 from quarterdeck.domain.delegations.rules.creation import CREATE_OPERATION, DelegationBatchInput, DelegationDecider
@@ -21,7 +22,6 @@ from quarterdeck.domain.delegations.rules.states import (
     DELEGATION_STATES,
     EXPIRED_REASON,
     SESSION_ENDED,
-    Ref,
     is_active,
     not_found,
     view,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.delegations.model import Authority, Edge
-from quarterdeck.domain.delegations.rules.states import Ref, decode_names, is_active, view
+from quarterdeck.domain.delegations.rules.states import decode_names, is_active, view
 from quarterdeck.domain.sessions.model import Session, State
 
 

@@ -14,6 +14,8 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Forbidden, Invalid, Problem
 from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access.rules import LivenessFields, suspended_caller_problem
 from quarterdeck.domain.delegations.model import Delegate, DelegatedEdge, Edge
 from quarterdeck.domain.delegations.rules import states
 from quarterdeck.domain.delegations.rules.attenuation import (
@@ -24,10 +26,10 @@ from quarterdeck.domain.delegations.rules.attenuation import (
     requested_terms,
     token_terms,
 )
-from quarterdeck.domain.delegations.rules.states import DELEGATION_STATES, Ref, encode_names
+from quarterdeck.domain.delegations.rules.states import DELEGATION_STATES, encode_names
 from quarterdeck.domain.delegations.rules.topological_order import RespaceRequest, TopologicalOrder, WalkRequest
 from quarterdeck.domain.sessions.model import Session, State
-from quarterdeck.domain.sessions.rules import bearer_problem, is_live, ownership_required, suspended_caller_problem
+from quarterdeck.domain.sessions.rules import is_live, ownership_required
 
 CREATE_OPERATION = "delegation.create"
 """The operation name in the idempotency keys of new delegations."""
@@ -39,7 +41,9 @@ class DelegationBatchInput:
 
     now: Millis
     sessions: Mapping[Ref, Session]
-    """The sources, the targets, and the sessions that the callers' tokens act for."""
+    """The sources and the targets."""
+    caller_sessions: Mapping[Ref, LivenessFields] = field(default_factory=dict)
+    """The sessions that the callers' tokens act for."""
     edges: Mapping[Ref, Edge] = field(default_factory=dict)
     """Active edges into the sources, edges named as parents, and edges that tokens and idempotency keys refer to."""
     orphaned: Collection[Ref] = ()
@@ -86,8 +90,6 @@ class DelegationDecider:
 
     def decide(self, command: Delegate) -> DelegatedEdge | Problem | WalkRequest | RespaceRequest:
         """Return the result of a command, or a request that the caller must run for `order` first."""
-        if caller_problem := bearer_problem(command.bearer, self._loaded.sessions, self._now):
-            return caller_problem
         endpoints = self._find_endpoints(command)
         if isinstance(endpoints, Problem):
             return endpoints
@@ -129,7 +131,7 @@ class DelegationDecider:
     # -- refusals
 
     def _precondition_problem(self, command: Delegate, endpoints: _Endpoints) -> Problem | None:
-        if problem := suspended_caller_problem(command.caller, self._loaded.sessions):
+        if problem := suspended_caller_problem(command.caller, self._loaded.caller_sessions):
             return problem
         for session in (endpoints.source, endpoints.target):
             if session.status is not State.ACTIVE:

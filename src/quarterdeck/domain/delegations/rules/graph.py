@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.delegations.model import ChainEdge, GraphEdge
-from quarterdeck.domain.delegations.rules.states import PARENT_REVOKED, REQUESTED, SESSION_ENDED, Ref
+from quarterdeck.domain.delegations.rules.states import PARENT_REVOKED, REQUESTED, SESSION_ENDED
 
 
 @dataclass(slots=True)

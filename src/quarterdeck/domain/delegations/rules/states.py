@@ -12,9 +12,6 @@ from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound
 from quarterdeck.core.state_machine import StateMachine
 from quarterdeck.domain.delegations.model import HOPS_MAX, Edge, EdgeState, EdgeVerb, EdgeView
 
-Ref = tuple[str, str]
-"""(zone id, edge id) or (zone id, session id)"""
-
 DELEGATION_STATES: StateMachine[EdgeState, EdgeVerb] = StateMachine(
     "delegation",
     EdgeState,

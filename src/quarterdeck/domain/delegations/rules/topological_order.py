@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.domain.delegations.rules.states import Ref
+from quarterdeck.core.ids import Ref
 
 RANK_GAP = 2**32
 """Distance between ranks that are added below the lowest or above the highest rank of a zone."""

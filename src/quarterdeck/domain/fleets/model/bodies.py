@@ -64,7 +64,7 @@ class MemberBody(_Body, frozen=True):
     coding_agent: CodingAgentName | None = None
     model: Name | None = None
     prompt: Annotated[str, Meta(max_length=64 * 1024)] | None = None
-    """`route_params.check_prompt_size` limits its size in bytes."""
+    """`request_fields.check_prompt_size` limits its size in bytes."""
     pane: Pane | None = None
 
 

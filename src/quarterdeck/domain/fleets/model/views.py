@@ -162,11 +162,6 @@ class TimelineChangeView(msgspec.Struct, frozen=True):
     recipients: list[RecipientView]
 
 
-class TimelineView(msgspec.Struct, frozen=True):
-    items: list[TimelineEntryView]
-    next_cursor: str | None
-
-
 class MonitoredMemberView(msgspec.Struct, frozen=True):
     agent_id: int
     name: str

@@ -10,6 +10,8 @@
 | timeline        | reads of a fleet's timeline, where a broadcast is one entry                            |
 | inbox_long_poll | long polls for an inbox                                                                |
 | placements      | reads of placements, for access to panes                                               |
+| pane_access     | the pane of one placement: finds it, types into it, makes its agent exit, kills it     |
+| member_panes    | creates, reads, types into and closes the panes of members                             |
 
 Locks are taken in this order: the zone, the agents' heartbeat rows, the event log.
 """

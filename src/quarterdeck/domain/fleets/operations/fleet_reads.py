@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
+from quarterdeck.core.errors import Problem
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.fleets.model.filters import FleetRequest, FleetsFilter, MemberRequest, MembersFilter, SentFilter
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.model.views import FleetMemberView, MonitoredMemberView, MonitorView
@@ -30,12 +31,11 @@ async def read_fleet(
 
     Raises if the caller lacks the permission or the fleet does not exist.
     """
-    caller_checks = CallerChecks([request])
-    caller_statements = caller_checks.statements()
-    results = await tx.read(*caller_statements, Q.fleets_get(batch=[(request.zone_id, request.fleet_id)]), *statements)
-    if problem := caller_checks.build_state(results[: len(caller_statements)], tx.now).problem(request, permission):
+    batch, [fleet_rows, *statement_rows] = await access.load_with_roles(
+        tx, [request], Q.fleets_get(batch=[(request.zone_id, request.fleet_id)]), *statements
+    )
+    if isinstance(problem := batch.permission_problem(request, permission), Problem):
         raise problem
-    fleet_rows, *statement_rows = results[len(caller_statements) :]
     if request.caller is not None and not agent_cards.can_read_fleet(request.caller, request.fleet_id):
         raise errors.fleet_not_found(request.fleet_id)
     if not fleet_rows:
@@ -59,7 +59,7 @@ async def get_fleet(tx: Transaction, request: FleetRequest) -> FleetDetails:
 
 async def list_fleets(tx: Transaction, filters: FleetsFilter) -> list[FleetDetails]:
     """Up to `filters.limit` fleets, newest first."""
-    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    await access.require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     if filters.caller is not None and filters.caller.agent_id is not None:
         return await _list_own_fleet(tx, filters, filters.caller.agent_id)
     [rows] = await tx.read(

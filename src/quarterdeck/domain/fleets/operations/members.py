@@ -14,16 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentUpdate, Register, RegisterResult, Terminate
-from quarterdeck.domain.agents.operations.authorization import CallerChecks
-from quarterdeck.domain.fleets.model.commands import (
-    BaseFleetCommand,
-    CreateFleet,
-    FleetCommand,
-    FleetOutcome,
-    RegisterMember,
-)
+from quarterdeck.domain.fleets.model.commands import CreateFleet, FleetCommand, FleetOutcome, RegisterMember
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
@@ -36,47 +30,40 @@ from quarterdeck.domain.fleets.rules.members import (
     collect_refs,
     command_key,
 )
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones, rules as zone_rules
+from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.interface import Row, decode
+from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
 
 K = TypeVar("K")
 V = TypeVar("V", bound=msgspec.Struct)
+CHANGE_PERMISSION = "fleets.change"
 LEFT_FLEET_REASON = "left_fleet"
 
 
 async def change_fleets(tx: Transaction, commands: Sequence[FleetCommand]) -> list[FleetOutcome | Problem | Busy]:
-    caller_checks = CallerChecks(commands)
     keys = [
         key
         for command in commands
         if isinstance(command, CreateFleet | RegisterMember) and (key := command_key(command)) is not None
     ]
     zone_ids = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
-    locked_rows, *caller_rows, last_id_rows, key_rows = await tx.read(
-        zones.lock_statement(tx, zones_of(commands)),
-        *caller_checks.statements(),
-        Q.fleet_counters_get(batch=zone_ids),
-        idempotency.load_keys(keys),
+    locked, [last_id_rows, key_rows] = await access.lock_with_roles(
+        tx, commands, Q.fleet_counters_get(batch=zone_ids), idempotency.load_keys(keys)
     )
-    locked_zones = zones.decode_zones(locked_rows)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked_zones.keys())
     key_records = idempotency.decode_records(key_rows)
-    loaded_rows = await _load(tx, _restrict_to_zones(locked_zones, collect_refs(commands, [*key_records.values()])))
+    loaded_rows = await _load(tx, _restrict_to_zones(locked.zones, collect_refs(commands, [*key_records.values()])))
     loaded = replace(
         loaded_rows,
-        caller_problem=caller_checks.build_state(caller_rows, tx.now).problem,
-        zone_problems=zone_rules.ended_zone_problems(locked_zones.values()),
+        zone_problems=zone_rules.ended_zone_problems(locked.zones.values()),
         last_ids={last.zone_id: last for last in decode(last_id_rows, LastIds)},
         key_records=key_records,
     )
     batch = FleetBatch(loaded)
-    outcomes = [sessions.lock_problem(command, lock_failures) or batch.decide(command) for command in commands]
+    outcomes = [locked.permission_problem(command, CHANGE_PERMISSION) or batch.decide(command) for command in commands]
     await _persist(tx, loaded, batch)
     return outcomes
 
@@ -92,8 +79,7 @@ async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
     fleet_refs, member_refs = sorted(batch_refs.fleets), sorted(batch_refs.members)
     complete_keys = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.complete_fleets)]
     counted_keys = [(*ref, MemberStatus.ACTIVE) for ref in sorted(batch_refs.counted_fleets)]
-    fleet_rows, runtime_rows, count_rows, *row_sets = await _read_nonempty(
-        tx,
+    fleet_rows, runtime_rows, count_rows, *row_sets = await tx.read_some(
         Q.fleets_get(batch=fleet_refs) if fleet_refs else None,
         Q.monitor_runtimes_get(batch=fleet_refs) if fleet_refs else None,
         LISTS.fleets_count_members(batch=counted_keys) if counted_keys else None,
@@ -107,7 +93,6 @@ async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
     member_rows, placement_rows, config_rows = ([*row_sets[index], *row_sets[index + 1]] for index in (0, 2, 4))
     return FleetBatchInput(
         tx.now,
-        _no_caller_check,
         fleets={fleet.ref: fleet for fleet in decode(fleet_rows, Fleet)},
         members={member.ref: member for member in decode(member_rows, Member)},
         placements={placement.ref: placement for placement in decode(placement_rows, Placement)},
@@ -115,16 +100,6 @@ async def _load(tx: Transaction, batch_refs: FleetBatchRefs) -> FleetBatchInput:
         runtimes={(runtime.zone_id, runtime.fleet_id): runtime for runtime in decode(runtime_rows, MonitorRuntime)},
         active_counts={(str(zone_id), int(str(fleet_id))): int(str(count)) for zone_id, fleet_id, count in count_rows},
     )
-
-
-async def _read_nonempty(tx: Transaction, *statements: BoundStatement | None) -> list[list[Row]]:
-    """The rows of each statement. None, given instead of a statement with an empty batch, returns no rows."""
-    results = iter(await tx.read(*(statement for statement in statements if statement is not None)))
-    return [[] if statement is None else next(results) for statement in statements]
-
-
-def _no_caller_check(command: BaseFleetCommand, permission: str) -> Problem | None:
-    raise AssertionError("change_fleets replaces this before the batch is decided")
 
 
 # -- persisting --------------------------------------------------------------------------------------------------

@@ -107,8 +107,7 @@ async def _read_page(
         next_filters = msgspec.structs.replace(
             filters, position=Position(last.status_timestamp, last.task_id), limit=filters.limit - len(messages)
         )
-        [rows] = await tx.read(build_statement(_limit_to_slice(next_filters)))
-        next_slice = decode(rows, Message)
+        next_slice = await tx.fetch(Message, build_statement(_limit_to_slice(next_filters)))
         slice_count, character_count = len(next_slice), character_count + _count_characters(next_slice)
         messages += next_slice
     is_truncated = slice_count == SLICE_MESSAGES and len(messages) < filters.limit

@@ -10,7 +10,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import KeyRecord
-from quarterdeck.domain.agents.operations.authorization import CallerChecks
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     Broadcast,
@@ -37,15 +37,15 @@ from quarterdeck.domain.fleets.rules.messages import (
     collect_message_refs,
     command_key,
 )
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones, rules as zone_rules
+from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import chunks
 
+SPEAK_PERMISSION = "fleets.speak"
 OnDelivered = Callable[[Sequence[Message]], None]
 
 
@@ -56,25 +56,15 @@ class MessageBatchRunner:
         self._on_delivered = on_delivered
 
     async def run(self, tx: Transaction, commands: Sequence[MessageCommand]) -> list[MessageOutcome | Problem | Busy]:
-        caller_checks = CallerChecks(commands)
         keys = [
             key
             for command in commands
             if isinstance(command, Send | Broadcast) and (key := command_key(command)) is not None
         ]
         zone_ids = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
-        (
-            locked_rows,
-            *caller_rows,
-            last_id_rows,
-            fleet_rows,
-            member_rows,
-            recipient_rows,
-            message_rows,
-            key_rows,
-        ) = await tx.read(
-            zones.lock_statement(tx, zones_of(commands)),
-            *caller_checks.statements(),
+        locked, results = await access.lock_with_roles(
+            tx,
+            commands,
             Q.fleet_counters_get(batch=zone_ids),
             Q.fleets_get(batch=sorted({(command.zone_id, command.fleet_id) for command in commands})),
             Q.members_get(batch=_collect_member_refs(commands)),
@@ -82,24 +72,24 @@ class MessageBatchRunner:
             Q.messages_get(batch=sorted(collect_message_refs(commands))),
             idempotency.load_keys(keys),
         )
-        locked_zones = zones.decode_zones(locked_rows)
-        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked_zones.keys())
+        last_id_rows, fleet_rows, member_rows, recipient_rows, message_rows, key_rows = results
         key_records = idempotency.decode_records(key_rows)
         messages = [*decode(message_rows, Message), *await _load_keyed_messages(tx, [*key_records.values()])]
         last_ids = {last.zone_id: last for last in decode(last_id_rows, LastIds)}
         batch = MessageBatch(
             MessageBatchInput(
                 tx.now,
-                caller_checks.build_state(caller_rows, tx.now).problem,
-                zone_rules.ended_zone_problems(locked_zones.values()),
-                {fleet.ref: fleet for fleet in decode(fleet_rows, Fleet) if fleet.zone_id in locked_zones},
+                zone_rules.ended_zone_problems(locked.zones.values()),
+                {fleet.ref: fleet for fleet in decode(fleet_rows, Fleet) if fleet.zone_id in locked.zones},
                 {member.ref: member for member in decode([*member_rows, *recipient_rows], Member)},
                 {message.ref: message for message in messages},
                 {zone_id: last.messages for zone_id, last in last_ids.items()},
                 key_records,
             )
         )
-        outcomes = [sessions.lock_problem(command, lock_failures) or batch.decide(command) for command in commands]
+        outcomes = [
+            locked.permission_problem(command, SPEAK_PERMISSION) or batch.decide(command) for command in commands
+        ]
         await self._persist(tx, batch, last_ids)
         return outcomes
 
@@ -149,15 +139,13 @@ async def _load_keyed_messages(tx: Transaction, key_records: Sequence[KeyRecord]
     if not key_records:
         return []
     refs = sorted((record.zone_id, int(record.subject_id)) for record in key_records)
-    [rows] = await tx.read(Q.messages_get(batch=refs))
-    messages = decode(rows, Message)
+    messages = await tx.fetch(Message, Q.messages_get(batch=refs))
     spans = [
         (*message.ref, message.task_id + MEMBERS_MAX) for message in messages if message.type is MessageType.SUMMARY
     ]
     if not spans:
         return messages
-    [delivery_rows] = await tx.read(Q.messages_get_deliveries(batch=spans))
-    return [*messages, *decode(delivery_rows, Message)]
+    return [*messages, *await tx.fetch(Message, Q.messages_get_deliveries(batch=spans))]
 
 
 def _last_ids_row(last_ids: Mapping[str, LastIds], zone_id: str, batch: MessageBatch) -> tuple[Any, ...]:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from quarterdeck.core.caller import Caller
-from quarterdeck.domain.agents.operations.authorization import require_permission
-from quarterdeck.domain.fleets.model.filters import FleetRequest
+from quarterdeck.domain.access import operations as access
+from quarterdeck.domain.fleets.model.filters import FleetRequest, MemberRequest
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
     Member,
@@ -27,13 +26,6 @@ from quarterdeck.store.interface import decode
 CHANGE_PERMISSION = "fleets.change"
 
 
-class MemberLookup(msgspec.Struct, frozen=True):
-    zone_id: str
-    fleet_id: int
-    agent_id: int
-    caller: Caller
-
-
 class MemberPlacement(msgspec.Struct, frozen=True):
     fleet: Fleet
     member: Member
@@ -44,23 +36,23 @@ class MemberPlacement(msgspec.Struct, frozen=True):
         return self.member.agent_id == self.fleet.director_agent_id
 
 
-async def load_member_placement(tx: Transaction, lookup: MemberLookup) -> MemberPlacement:
+async def load_member_placement(tx: Transaction, request: MemberRequest) -> MemberPlacement:
     """An active member with its fleet and placement. Requires `fleets.change`, even if the pane is only read."""
-    await require_permission(tx, lookup.caller, lookup.zone_id, CHANGE_PERMISSION)
-    ref = (lookup.zone_id, lookup.agent_id)
+    await access.require_permission(tx, request.caller, request.zone_id, CHANGE_PERMISSION)
+    ref = (request.zone_id, request.agent_id)
     fleet_rows, member_rows, placement_rows = await tx.read(
-        Q.fleets_get(batch=[(lookup.zone_id, lookup.fleet_id)]),
+        Q.fleets_get(batch=[(request.zone_id, request.fleet_id)]),
         Q.members_get(batch=[ref]),
         LISTS.placements_get(batch=[ref]),
     )
     fleet = next(iter(decode(fleet_rows, Fleet)), None)
     if fleet is None:
-        raise errors.fleet_not_found(lookup.fleet_id)
+        raise errors.fleet_not_found(request.fleet_id)
     if fleet.deleted_at is not None:
-        raise errors.fleet_deleted(lookup.fleet_id)
+        raise errors.fleet_deleted(request.fleet_id)
     member = next(iter(decode(member_rows, Member)), None)
     if member is None or not member.is_active or member.fleet_id != fleet.fleet_id:
-        raise errors.member_not_found(lookup.agent_id, lookup.fleet_id)
+        raise errors.member_not_found(request.agent_id, request.fleet_id)
     return MemberPlacement(fleet, member, next(iter(decode(placement_rows, Placement)), None))
 
 
@@ -82,11 +74,12 @@ class NoticeState(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def load_notice_states(tx: Transaction, refs: Sequence[MessageRef]) -> Mapping[MessageRef, NoticeState]:
-    [rows] = await tx.read(LISTS.messages_notice_states(batch=[*refs]))
-    return {(state.zone_id, state.task_id): state for state in decode(rows, NoticeState)}
+    return {
+        (state.zone_id, state.task_id): state
+        for state in await tx.fetch(NoticeState, LISTS.messages_notice_states(batch=[*refs]))
+    }
 
 
 async def load_placements(tx: Transaction, refs: Sequence[MemberRef]) -> Mapping[MemberRef, Placement]:
     """The placements of members. A deregistered member has none."""
-    [rows] = await tx.read(LISTS.placements_get(batch=[*refs]))
-    return {placement.ref: placement for placement in decode(rows, Placement)}
+    return {placement.ref: placement for placement in await tx.fetch(Placement, LISTS.placements_get(batch=[*refs]))}

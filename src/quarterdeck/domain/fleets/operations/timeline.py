@@ -87,8 +87,9 @@ async def count_notified(tx: Transaction, deliveries: Sequence[Message]) -> int:
         return 0
     first = deliveries[0]
     span = (first.zone_id, first.fleet_id, first.origin_task_id, first.task_id + MEMBERS_MAX)
-    [rows] = await tx.read(LISTS.timeline_deliveries(batch=[span]))
-    return sum(message.notified_at is not None for message in decode(rows, Message))
+    return sum(
+        message.notified_at is not None for message in await tx.fetch(Message, LISTS.timeline_deliveries(batch=[span]))
+    )
 
 
 async def _load_deliveries(tx: Transaction, heads: Sequence[Message], end_ids: Sequence[int]) -> TimelinePage:

@@ -6,7 +6,7 @@ One decision creates a fleet, its director, the director's placement and its adm
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -69,7 +69,6 @@ class FleetBatchInput:
     """The rows that a batch needs (`collect_refs`), loaded under the zones' locks."""
 
     now: Millis
-    caller_problem: Callable[[BaseFleetCommand, str], Problem | None]
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     """Errors for zones that have ended, by zone id. Nothing new can be created in these zones."""
     last_ids: Mapping[str, LastIds] = field(default_factory=dict)
@@ -125,8 +124,6 @@ class FleetBatch:
         self.events: list[PendingEvent] = []
 
     def decide(self, command: FleetCommand) -> FleetOutcome | Problem:
-        if problem := self._loaded.caller_problem(command, "fleets.change"):
-            return problem
         if isinstance(command, CreateFleet):
             return self._create(command)
         fleet = self.fleets.get((command.zone_id, command.fleet_id))

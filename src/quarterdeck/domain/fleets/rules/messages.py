@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -40,7 +40,6 @@ from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 SEND_OPERATION = "message.send"
 """The operation name under which idempotency keys are stored."""
 _replace = msgspec.structs.replace
-CallerProblem = Callable[[BaseMessageCommand, str], Problem | None]
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class MessageBatchInput:
     """The rows loaded for a batch under the zones' locks."""
 
     now: Millis
-    caller_problem: CallerProblem
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     """Errors for zones that have ended, by zone id. Nothing new can be sent in these zones."""
     fleets: Mapping[FleetRef, Fleet] = field(default_factory=dict)
@@ -91,8 +89,6 @@ class MessageBatch:
         return self._messages[ref]
 
     def decide(self, command: MessageCommand) -> MessageOutcome | Problem:
-        if problem := self._loaded.caller_problem(command, "fleets.speak"):
-            return problem
         fleet = self._loaded.fleets.get((command.zone_id, command.fleet_id))
         if fleet is None:
             return errors.fleet_not_found(command.fleet_id)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.invocations.model import (
     Claim,
     ClaimedInvocations,
@@ -15,7 +17,6 @@ from quarterdeck.domain.invocations.model import (
     InvocationCommand,
     InvocationContext,
     InvocationResult,
-    Ref,
     State,
 )
 from quarterdeck.domain.invocations.operations import persist
@@ -25,8 +26,8 @@ from quarterdeck.domain.invocations.rules import BatchDecider, InvocationBatchIn
 from quarterdeck.domain.invocations.rules.decider import ServiceKey
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.long_poll import LongPoll
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
@@ -48,64 +49,57 @@ class BatchRunner:
     async def run(
         self, tx: Transaction, commands: Sequence[InvocationCommand]
     ) -> list[InvocationResult | Problem | Busy]:
-        zone_ids = zones_of(commands)
-        loaded, locked = await self._load(tx, commands, zone_ids)
-        lock_failures = await zones.lock_failures(tx, zone_ids - locked)
+        batch, loaded = await self._load(tx, commands)
         decider = BatchDecider(loaded)
         outcomes: list[InvocationResult | Problem | Busy] = [
-            sessions.lock_problem(command, lock_failures) or decider.decide(command) for command in commands
+            batch.problem(command) or decider.decide(command) for command in commands
         ]
         self._wait_after_commit(tx, commands, outcomes)
-        self._assign_to_polls(tx, decider, commands, locked)
+        self._assign_to_polls(tx, decider, commands, batch)
         await self._persist(tx, decider)
         return outcomes
 
     # -- load: one round trip ------------------------------------------------------------------------------------
 
     async def _load(
-        self, tx: Transaction, commands: Sequence[InvocationCommand], zone_ids: set[str]
-    ) -> tuple[InvocationBatchInput, set[str]]:
+        self, tx: Transaction, commands: Sequence[InvocationCommand]
+    ) -> tuple[access.Batch, InvocationBatchInput]:
         enqueues = [command for command in commands if isinstance(command, Enqueue)]
         claims = [command for command in commands if isinstance(command, Claim)]
         waiting_claims = [poll.request for polls in self._polls_for(enqueues).values() for poll in polls]
         named_refs = sorted(
             {(command.zone_id, command.id) for command in commands if not isinstance(command, Enqueue | Claim)}
         )
-        due = _due_statements(_due_limits(enqueues, claims, waiting_claims))
-        statements: list[BoundStatement | None] = [
-            zones.lock_statement(tx, zone_ids),
+        session_refs, claim_refs = _session_refs(enqueues), _claim_refs([*claims, *waiting_claims])
+        batch, results = await access.lock(
+            tx,
+            commands,
             services.load_statement(_service_refs(enqueues, claims)) if enqueues or claims else None,
-            sessions.load_statement(session_refs)
-            if (session_refs := _session_refs(commands, enqueues, waiting_claims))
-            else None,
+            sessions.load_statement(session_refs) if session_refs else None,
             Q.invocations_of_keys(batch=_key_refs(enqueues)) if enqueues else None,
-            Q.invocations_of_claims(batch=claim_refs)
-            if (claim_refs := _claim_refs([*claims, *waiting_claims]))
-            else None,
+            Q.invocations_of_claims(batch=claim_refs) if claim_refs else None,
             Q.invocations_get_with_context(batch=named_refs) if named_refs else None,
-            *due,
-        ]
-        results = iter(await tx.read(*(statement for statement in statements if statement)))
-        zone_rows, service_rows, session_rows, key_rows, claim_rows, *context_rows = (
-            next(results) if statement else [] for statement in statements
+            *_due_statements(_due_limits(enqueues, claims, waiting_claims)),
+            waiting=waiting_claims,
         )
-        locked = zones.decode_zones(zone_rows)
+        service_rows, session_rows, key_rows, claim_rows, *context_rows = results
         # Rows of zones that could not be locked are dropped: the holder of the lock may be changing them now.
-        rows = [row for row in decode([*key_rows, *claim_rows], Invocation) if row.zone_id in locked]
+        rows = [row for row in decode([*key_rows, *claim_rows], Invocation) if row.zone_id in batch.zones]
         named_rows, *due_rows = (
-            [pair for pair in _decode_with_context(group) if pair[0].zone_id in locked] for group in context_rows
+            [pair for pair in _decode_with_context(group) if pair[0].zone_id in batch.zones] for group in context_rows
         )
         loaded = InvocationBatchInput(
             now=tx.now,
             lease_ms=self._lease_ms,
-            zone_problems=zone_rules.ended_zone_problems(locked.values()),
+            zone_problems=zone_rules.ended_zone_problems(batch.zones.values()),
             services=services.decode_registered(service_rows),
             sessions=sessions.decode_sessions(session_rows),
+            caller_sessions=batch.sessions,
             rows=[*(row for row, _ in named_rows), *rows],
             due=[row for group in due_rows for row, _ in group],
-            contexts={(row.zone_id, row.id): context for group in (named_rows, *due_rows) for row, context in group},
+            contexts={row.ref: context for group in (named_rows, *due_rows) for row, context in group},
         )
-        return loaded, set(locked)
+        return batch, loaded
 
     def _polls_for(self, enqueues: Iterable[Enqueue]) -> dict[ServiceKey, list[ClaimPoll]]:
         """Long polls for the services of new invocations, oldest first, only as many as may get an invocation."""
@@ -130,15 +124,14 @@ class BatchRunner:
                 tx.on_commit(partial(self._polls.add, command.waiter))
 
     def _assign_to_polls(
-        self, tx: Transaction, decider: BatchDecider, commands: Sequence[InvocationCommand], locked: set[str]
+        self, tx: Transaction, decider: BatchDecider, commands: Sequence[InvocationCommand], batch: access.Batch
     ) -> None:
         """Claim due invocations for long polls, in the transaction that creates some of them."""
         for ref, polls in self._polls_for(command for command in commands if isinstance(command, Enqueue)).items():
             for poll in polls:
                 if not decider.has_due(ref):
                     break
-                bearer = poll.request.bearer
-                claimed = decider.decide(poll.request) if bearer is None or bearer.zone_id in locked else None
+                claimed = decider.decide(poll.request) if batch.can_decide(poll.request) else None
                 if isinstance(claimed, ClaimedInvocations) and claimed.items:
                     tx.on_commit(partial(self._polls.deliver, poll, claimed.items))
                 else:
@@ -148,11 +141,9 @@ class BatchRunner:
 
     @staticmethod
     async def _persist(tx: Transaction, decider: BatchDecider) -> None:
-        if decider.created_refs:
-            persist.insert_rows(tx, decider.rows(decider.created_refs))
-        if before := decider.rows_before_change:
-            await persist.update_rows(tx, zip(before.values(), decider.rows(before), strict=True))
-        for pending_event in decider.events:
+        persist.insert_rows(tx, decider.rows.inserts())
+        await persist.update_rows(tx, decider.rows.updates())
+        for pending_event in decider.rows.events:
             tx.emit(persist.to_new_event(pending_event))
 
 
@@ -169,18 +160,16 @@ def _claim_refs(claims: Iterable[Claim]) -> list[tuple[str, str]]:
     return sorted({(claim.zone_id, claim.claim_id) for claim in claims if claim.claim_id is not None})
 
 
-def _session_refs(
-    commands: Sequence[InvocationCommand], enqueues: Iterable[Enqueue], waiting_claims: Iterable[Claim]
-) -> list[Ref]:
-    """The sessions that new invocations name, and those that callers and waiting claims act for."""
-    refs = sessions.bearer_refs(commands) | sessions.bearer_refs(waiting_claims)
-    for enqueue in enqueues:
-        refs |= {
+def _session_refs(enqueues: Iterable[Enqueue]) -> list[Ref]:
+    """The sessions that new invocations name."""
+    return sorted(
+        {
             (enqueue.zone_id, session_id)
+            for enqueue in enqueues
             for session_id in (enqueue.source_session_id, enqueue.target_session_id)
             if session_id is not None
         }
-    return sorted(refs)
+    )
 
 
 def _due_limits(

@@ -13,16 +13,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.invocations.model import Backlog, BacklogResult, OpenInvocation, OwnerKind, ProcessBacklog, Ref
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
+from quarterdeck.domain.invocations.model import Backlog, BacklogResult, OpenInvocation, OwnerKind, ProcessBacklog
 from quarterdeck.domain.invocations.operations import persist
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules import INVOCATION_STATES
 from quarterdeck.domain.invocations.rules.decider import SERVICE_UNREGISTERED, SESSION_ENDED
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState
-from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import chunks
@@ -84,8 +85,10 @@ def add_backlogs(tx: Transaction, kind: OwnerKind, owners: Collection[Ref]) -> N
 
 async def load_oldest_backlogs(tx: Transaction, limit: int) -> list[ProcessBacklog]:
     """The oldest backlogs of all zones."""
-    [rows] = await tx.read(Q.backlogs_oldest(limit=limit))
-    return [ProcessBacklog(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in decode(rows, Backlog)]
+    return [
+        ProcessBacklog(backlog.zone_id, backlog.kind, backlog.owner_id)
+        for backlog in await tx.fetch(Backlog, Q.backlogs_oldest(limit=limit))
+    ]
 
 
 async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) -> list[BacklogResult | Problem | Busy]:
@@ -94,14 +97,10 @@ async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) 
     session_refs = sorted(
         {(command.zone_id, command.owner_id) for command in commands if command.kind is OwnerKind.SESSION}
     )
-    locked_rows, backlog_rows, session_rows = await tx.read(
-        zones.lock_statement(tx, zones_of(commands)),
-        Q.backlogs_get(batch=backlog_refs),
-        sessions.load_statement(session_refs),
+    batch, [backlog_rows, session_rows] = await access.lock(
+        tx, commands, Q.backlogs_get(batch=backlog_refs), sessions.load_statement(session_refs)
     )
-    locked = zones.decode_zones(locked_rows)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    backlogs = [backlog for backlog in decode(backlog_rows, Backlog) if backlog.zone_id in locked]
+    backlogs = [backlog for backlog in decode(backlog_rows, Backlog) if backlog.zone_id in batch.zones]
     unfinished_backlogs = await _process_next(tx, backlogs, session_rows)
     unfinished_refs = {(backlog.zone_id, backlog.kind, backlog.owner_id) for backlog in unfinished_backlogs}
     if finished_refs := [
@@ -109,7 +108,7 @@ async def process_backlogs(tx: Transaction, commands: Sequence[ProcessBacklog]) 
     ]:
         tx.write(Q.backlogs_delete(batch=[*finished_refs]))
     return [
-        lock_failures.get(command.zone_id)
+        batch.lock_failures.get(command.zone_id)
         or BacklogResult((command.zone_id, command.kind, command.owner_id) not in unfinished_refs)
         for command in commands
     ]
@@ -154,8 +153,9 @@ async def _apply_session_state(tx: Transaction, state: SessionState, causes: Cau
     batch = [(*ref, parked) for ref in sorted(causes) for parked in parked_values]
     is_finished = True
     for piece in chunks(batch):
-        [rows] = await tx.read(Q.invocations_of_sessions(batch=piece, limit=INVOCATIONS_PER_TRANSACTION))
-        open_invocations = decode(rows, OpenInvocation)
+        open_invocations = await tx.fetch(
+            OpenInvocation, Q.invocations_of_sessions(batch=piece, limit=INVOCATIONS_PER_TRANSACTION)
+        )
         if state is SessionState.TERMINATED:
             await _cancel_invocations(tx, open_invocations, SESSION_ENDED, lambda row: _find_cause(row, causes))
         else:
@@ -174,8 +174,9 @@ async def _cancel_service_invocations(tx: Transaction, since_by_ref: Mapping[Ref
     ]
     is_finished = True
     for piece in chunks(batch):
-        [rows] = await tx.read(Q.invocations_of_services(batch=piece, limit=INVOCATIONS_PER_TRANSACTION))
-        open_invocations = decode(rows, OpenInvocation)
+        open_invocations = await tx.fetch(
+            OpenInvocation, Q.invocations_of_services(batch=piece, limit=INVOCATIONS_PER_TRANSACTION)
+        )
         await _cancel_invocations(
             tx, open_invocations, SERVICE_UNREGISTERED, lambda row: causes[row.zone_id, row.service_id]
         )

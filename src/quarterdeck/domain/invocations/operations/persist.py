@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from quarterdeck.core.batch_rows import PendingEvent
 from quarterdeck.domain.invocations.model import Invocation, OpenInvocation, State
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules.decider import PendingEvent
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.sql import BoundStatement, chunks
@@ -57,27 +57,18 @@ async def update_checked(tx: Transaction, statement: BoundStatement, expected_co
         raise RuntimeError("invocations were changed by another transaction despite the zone's lock")
 
 
-def to_new_event(pending_event: PendingEvent) -> NewEvent:
-    row = pending_event.row
+def to_new_event(pending: PendingEvent[Invocation]) -> NewEvent:
+    row = pending.row
     data = _event_data(row)
-    if pending_event.type == "invocation.created":
+    if pending.type == "invocation.created":
         data |= {"idempotency_key": row.idempotency_key, "max_attempts": row.max_attempts}
-    elif pending_event.type == "invocation.started":
+    elif pending.type == "invocation.started":
         data |= {"holder": row.holder, "begun_by": row.begun_by, "deadline_at": row.deadline_at}
     elif row.status is State.PENDING:
         data["available_at"] = row.available_at
-    if pending_event.reason is not None:
-        data["reason"] = pending_event.reason
-    return NewEvent(
-        pending_event.type,
-        row.zone_id,
-        row.id,
-        pending_event.actor,
-        pending_event.from_state,
-        row.status,
-        msgspec.json.encode(data).decode(),
-        pending_event.trace,
-    )
+    encoded = msgspec.json.encode({**data, **pending.data}).decode()
+    trace = pending.trace or row.trace
+    return NewEvent(pending.type, row.zone_id, row.id, pending.actor, pending.from_state, row.status, encoded, trace)
 
 
 def canceled_event(row: OpenInvocation, reason: str, actor: str, trace: str | None) -> NewEvent:

@@ -8,13 +8,13 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.ids import lowest_id_at
+from quarterdeck.core.ids import Ref, lowest_id_at
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.invocations import rules
 from quarterdeck.domain.invocations.model import (
     Invocation,
     InvocationExplanation,
     InvocationFilter,
-    Ref,
     ShowInvocation,
     State,
 )
@@ -34,22 +34,17 @@ MAX_ID = "~"
 
 async def show(tx: Transaction, commands: Sequence[ShowInvocation]) -> list[Invocation | Problem | Busy]:
     """One statement serves all clients that poll for results."""
-    bearer_refs = sessions.bearer_refs(commands)
-    statements = [Q.invocations_get(batch=sorted({(command.zone_id, command.id) for command in commands}))]
-    statements += [sessions.load_statement(sorted(bearer_refs))] if bearer_refs else []
-    rows, *session_rows = await tx.read(*statements)
+    refs = sorted({(command.zone_id, command.id) for command in commands})
+    batch, [rows] = await access.load(tx, commands, Q.invocations_get(batch=refs))
     invocations = {(row.zone_id, row.id): row for row in decode(rows, Invocation)}
-    bearers = sessions.decode_sessions([row for group in session_rows for row in group])
     return [
-        session_rules.bearer_problem(command.bearer, bearers, tx.now)
-        or invocations.get((command.zone_id, command.id))
-        or rules.not_found(command.id)
+        batch.problem(command) or invocations.get((command.zone_id, command.id)) or rules.not_found(command.id)
         for command in commands
     ]
 
 
 async def list_invocations(tx: Transaction, filters: InvocationFilter) -> list[Invocation]:
-    await sessions.require_bearer(tx, filters.bearer)
+    await access.require_token(tx, filters.bearer)
     results = await tx.read(*_page_statements(filters))
     rows = [row for result in results for row in result]
     if not rows:
@@ -80,7 +75,7 @@ def _page_statements(filters: InvocationFilter) -> list[BoundStatement]:
 
 
 async def explain(tx: Transaction, command: ShowInvocation) -> InvocationExplanation:
-    await sessions.require_bearer(tx, command.bearer)
+    await access.require_token(tx, command.bearer)
     [rows] = await tx.read(Q.invocations_get(batch=[(command.zone_id, command.id)]))
     if not rows:
         raise rules.not_found(command.id)

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
+from quarterdeck.core.attempts import is_latest_attempt
+from quarterdeck.core.batch_rows import NO_DATA, BatchRows
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access.rules import LivenessFields, session_suspended, suspended_caller_problem
 from quarterdeck.domain.invocations.model import (
     AttemptOrigin,
     Cancel,
@@ -28,7 +33,6 @@ from quarterdeck.domain.invocations.model import (
     InvocationCommand,
     InvocationContext,
     InvocationResult,
-    Ref,
     Release,
     Start,
     State,
@@ -72,7 +76,9 @@ class InvocationBatchInput:
     """Per locked zone: the problem that refuses new invocations, or None."""
     services: Mapping[ServiceKey, ServiceInfo] = field(default_factory=dict)
     sessions: Mapping[Ref, Session] = field(default_factory=dict)
-    """Sessions that new invocations name, and sessions that callers act for."""
+    """Sessions that new invocations name."""
+    caller_sessions: Mapping[Ref, LivenessFields] = field(default_factory=dict)
+    """Sessions that callers act for."""
     rows: Iterable[Invocation] = ()
     """Invocations that commands name by id, by idempotency key or by claim id."""
     due: Sequence[Invocation] = ()
@@ -85,60 +91,32 @@ DEFAULT_CONTEXT = InvocationContext()
 """For an invocation created in this batch: its sessions and service are checked when it is created."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingEvent:
-    """An event that the transaction will append to the log."""
-
-    type: str
-    from_state: State | None
-    row: Invocation
-    actor: str
-    trace: str | None
-    reason: str | None = None
-
-
 class BatchDecider:
     def __init__(self, loaded: InvocationBatchInput) -> None:
         self._loaded = loaded
         self._now = loaded.now
-        self._rows: dict[Ref, Invocation] = {}
+        self.rows = BatchRows(chain(loaded.rows, loaded.due))
         self._by_key: dict[tuple[str, str, str], Ref] = {}
         self._by_claim: dict[ClaimKey, dict[Ref, None]] = {}
         self._due: dict[ServiceKey, deque[Ref]] = {}
-        self.created_refs: dict[Ref, None] = {}
-        self.rows_before_change: dict[Ref, Invocation] = {}
-        """The changed rows as loaded; `rows` returns their current values."""
-        self.events: list[PendingEvent] = []
-        for row in loaded.rows:
-            self._add_row(row)
+        for row in self.rows.values():
+            self._index(row)
         for row in loaded.due:
-            self._add_due(self._add_row(row))
+            self._add_due(row)
 
-    def _add_row(self, row: Invocation) -> Ref:
-        ref = (row.zone_id, row.id)
-        if ref not in self._rows:
-            self._rows[ref] = row
-            self._by_key[row.zone_id, row.service_id, row.idempotency_key] = ref
-            self._index_claim(row)
-        return ref
+    def _index(self, row: Invocation) -> None:
+        self._by_key[row.zone_id, row.service_id, row.idempotency_key] = row.ref
+        self._index_claim(row)
 
     def _index_claim(self, row: Invocation) -> None:
         if row.status is State.RUNNING and row.claim_id is not None and row.holder is not None:
             claim_key = (row.zone_id, row.service_id, row.claim_id, row.holder)
-            self._by_claim.setdefault(claim_key, {})[row.zone_id, row.id] = None
+            self._by_claim.setdefault(claim_key, {})[row.ref] = None
 
-    def _add_due(self, ref: Ref) -> None:
-        row = self._rows[ref]
-        self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
-
-    def rows(self, refs: Iterable[Ref]) -> list[Invocation]:
-        """The current values of these rows."""
-        return [self._rows[ref] for ref in refs]
+    def _add_due(self, row: Invocation) -> None:
+        self._due.setdefault((row.zone_id, row.service_id), deque()).append(row.ref)
 
     def decide(self, command: InvocationCommand) -> InvocationResult | Problem:
-        caller_problem = session_rules.bearer_problem(command.bearer, self._loaded.sessions, self._now)
-        if caller_problem is not None:
-            return caller_problem
         match command:
             case Enqueue():
                 return self._enqueue(command)
@@ -163,7 +141,7 @@ class BatchDecider:
         assert command.caller is not None
         if existing := self._by_key.get((command.zone_id, command.service_id, command.idempotency_key)):
             # Checked first: a request that was acknowledged once gets the same response again.
-            row = self._rows[existing]
+            row = self.rows[existing]
             return (
                 EnqueuedInvocation(row, False)
                 if row.digest == command.request_digest
@@ -174,15 +152,15 @@ class BatchDecider:
         service = self._find_service(command.zone_id, command.service_id)
         if isinstance(service, Problem):
             return service
-        if problem := session_rules.suspended_caller_problem(
-            command.caller, self._loaded.sessions
-        ) or self._sessions_problem(command):
+        if problem := suspended_caller_problem(command.caller, self._loaded.caller_sessions) or self._sessions_problem(
+            command
+        ):
             return problem
         row = states.new_invocation(command, service.application_id, command.caller.client_id, self._now)
-        ref = self._add_row(row)
-        self.created_refs[ref] = None
-        self._emit("invocation.created", None, row, command)
-        self._add_due(ref)
+        self.rows.insert(row)
+        self._index(row)
+        self.rows.emit("invocation.created", None, row, command)
+        self._add_due(row)
         return EnqueuedInvocation(row, True)
 
     def _find_service(self, zone_id: str, service_id: str) -> ServiceInfo | Problem:
@@ -203,7 +181,7 @@ class BatchDecider:
             ):
                 return errors.invoker_required(session.application_id)
             if session.status is SessionState.SUSPENDED:
-                return session_rules.session_suspended(session_id)
+                return session_suspended(session_id)
         return None
 
     # -- claim and start -----------------------------------------------------------------------------------------
@@ -216,7 +194,7 @@ class BatchDecider:
             return errors.service_ownership_required(service.application_id)
         if (service.delivery == PUSH) is not command.is_push:
             return errors.service_is_pushed(command.service_id)
-        if problem := session_rules.suspended_caller_problem(command.caller, self._loaded.sessions):
+        if problem := suspended_caller_problem(command.caller, self._loaded.caller_sessions):
             return problem
         return ClaimedInvocations(self._repeat_claim(command) or self.claim_due(command))
 
@@ -228,37 +206,37 @@ class BatchDecider:
         if command.claim_id is None:
             return ()
         claim_key = (command.zone_id, command.service_id, command.claim_id, _holder_name(command.caller))
-        held_refs = [
-            ref
+        held = [
+            row
             for ref in self._by_claim.get(claim_key, ())
-            if (row := self._rows[ref]).status is State.RUNNING
+            if (row := self.rows[ref]).status is State.RUNNING
             and row.begun_by is AttemptOrigin.CLAIM
             and row.claim_id == command.claim_id
         ]
-        for ref in held_refs:
-            self._update(ref, states.renew_lease(self._rows[ref], self._loaded.lease_ms, self._now))
-        return tuple(self.rows(held_refs))
+        renewed = tuple(states.renew_lease(row, self._loaded.lease_ms, self._now) for row in held)
+        for row in renewed:
+            self._update(row)
+        return renewed
 
     def claim_due(self, command: Claim) -> tuple[Invocation, ...]:
         """Start due invocations for a claim, in the order in which they became due."""
         due = self._due.get((command.zone_id, command.service_id), deque())
         claimed: list[Invocation] = []
         while due and len(claimed) < command.limit:
-            ref = due.popleft()
-            row = self._rows[ref]
+            row = self.rows[due.popleft()]
             if row.status is not State.PENDING or row.available_at > self._now:
                 continue
-            if reason := self._orphan_reason(ref):
+            if reason := self._orphan_reason(row):
                 # A session or the service has ended, and no sweep has canceled the invocation yet.
-                self._cancel_orphaned(ref, reason, command)
+                self._cancel_open(row, reason, command)
                 continue
-            if self._context(ref).is_suspended:
-                self._update(ref, states.park(row))
+            if self._context(row).is_suspended:
+                self._update(states.park(row))
                 continue
             origin = AttemptOrigin.PUSH if command.is_push else AttemptOrigin.CLAIM
             token = command.attempt_tokens[len(claimed)]
             attempt = Attempt(origin, _holder_name(command.caller), token, self._loaded.lease_ms, command.claim_id)
-            claimed.append(self._start_attempt(ref, attempt, command))
+            claimed.append(self._start_attempt(row, attempt, command))
         return tuple(claimed)
 
     def has_due(self, service: ServiceKey) -> bool:
@@ -273,26 +251,26 @@ class BatchDecider:
         if was_started and (row.claim_id, row.holder) == (command.claim_id, holder):
             # The holder alone does not identify a repeat: two workers may use the same credential.
             return row
-        if problem := session_rules.suspended_caller_problem(
-            command.caller, self._loaded.sessions
-        ) or self._start_problem(row):
+        if problem := suspended_caller_problem(command.caller, self._loaded.caller_sessions) or self._start_problem(
+            row
+        ):
             return problem
         attempt = Attempt(AttemptOrigin.START, holder, command.attempt_token, self._loaded.lease_ms, command.claim_id)
-        return self._start_attempt((row.zone_id, row.id), attempt, command)
+        return self._start_attempt(row, attempt, command)
 
     def _start_problem(self, row: Invocation) -> Problem | None:
         if row.status is not State.PENDING:
             return errors.not_startable(row, f"it is {row.status}")
-        if self._context((row.zone_id, row.id)).is_suspended:
+        if self._context(row).is_suspended:
             return errors.not_startable(row, "one of its sessions is suspended")
         if row.available_at > self._now:
             return errors.not_startable(row, f"its backoff ends in {row.available_at - self._now} ms")
         return None
 
-    def _start_attempt(self, ref: Ref, attempt: Attempt, command: InvocationCommand) -> Invocation:
-        row = states.start_attempt(self._rows[ref], attempt, self._now)
-        self._transition(ref, row, "invocation.started", command)
-        return row
+    def _start_attempt(self, row: Invocation, attempt: Attempt, command: InvocationCommand) -> Invocation:
+        after = states.start_attempt(row, attempt, self._now)
+        self._transition(after, "invocation.started", command)
+        return after
 
     # -- reports -------------------------------------------------------------------------------------------------
 
@@ -302,7 +280,6 @@ class BatchDecider:
             return row
         if problem := self._attempt_problem(row, command.attempt_token, command.caller):
             return row if _is_repeated_report(row, command) else problem
-        ref = (row.zone_id, row.id)
         if row.cancel_requested_at is not None or command.status == "canceled":
             after = states.end(
                 states.request_cancel(row, "holder", self._now),
@@ -317,7 +294,7 @@ class BatchDecider:
             after = states.fail_attempt(row, command.error or "null", self._now)
         else:
             after = states.end(row, State.FAILED, self._now, error=command.error)
-        self._finish_attempt(ref, after, command)
+        self._finish_attempt(after, command)
         return after
 
     def _attempt_problem(self, row: Invocation, token: str | None, caller: Caller | None) -> Problem | None:
@@ -327,11 +304,10 @@ class BatchDecider:
                 return errors.not_completable(row)
             is_own_start = row.begun_by is AttemptOrigin.START and row.holder == _holder_name(caller)
             return None if is_own_start else errors.token_required()
-        if token != row.attempt_token:
-            return errors.stale_attempt(row)
-        if row.status is State.RUNNING:
+        if is_latest_attempt(row, token, (State.RUNNING,)):
             return None
-        return errors.not_completable(row) if row.status in states.ENDED_STATES else errors.stale_attempt(row)
+        has_ended = is_latest_attempt(row, token, states.ENDED_STATES)
+        return errors.not_completable(row) if has_ended else errors.stale_attempt(row)
 
     def _heartbeat(self, command: Heartbeat) -> InvocationResult | Problem:
         row = self._row_for_worker(command)
@@ -340,7 +316,7 @@ class BatchDecider:
         if problem := self._attempt_problem(row, command.attempt_token, command.caller):
             return problem
         after = states.extend_lease(row, self._loaded.lease_ms, self._now)
-        self._update((row.zone_id, row.id), after)
+        self._update(after)
         return after
 
     def _release(self, command: Release) -> InvocationResult | Problem:
@@ -351,18 +327,17 @@ class BatchDecider:
             return problem
         if command.lease_expires_at not in (None, row.lease_expires_at):
             return row
-        ref = (row.zone_id, row.id)
         if row.cancel_requested_at is not None:
             after = states.end(row, State.CANCELED, self._now)
         else:
             after = states.release(row, self._now)
-        self._finish_attempt(ref, after, command, "invocation.released")
+        self._finish_attempt(after, command, "invocation.released")
         return after
 
     # -- cancel and expire ---------------------------------------------------------------------------------------
 
     def _cancel(self, command: Cancel) -> InvocationResult | Problem:
-        row = self._rows.get((command.zone_id, command.id))
+        row = self.rows.get((command.zone_id, command.id))
         if row is None:
             return errors.not_found(command.id)
         if not (
@@ -370,94 +345,78 @@ class BatchDecider:
             or _is_allowed(command.caller, row.application_id, SERVE_ACTION)
         ):
             return errors.invoker_required(row.invoker)
-        ref = (row.zone_id, row.id)
         if row.status is State.PENDING:
-            self._transition(
-                ref, states.cancel(row, command.reason, self._now), "invocation.canceled", command, command.reason
-            )
-        elif row.status is State.RUNNING:
-            if row.cancel_requested_at is None:
-                after = states.request_cancel(row, command.reason, self._now)
-                self._transition(ref, after, "invocation.cancel_requested", command, command.reason)
-        elif row.status is not State.CANCELED:
-            return errors.not_cancelable(row)
-        return self._rows[ref]
+            return self._cancel_open(row, command.reason, command)
+        if row.status is State.RUNNING:
+            if row.cancel_requested_at is not None:
+                return row
+            after = states.request_cancel(row, command.reason, self._now)
+            self._transition(after, "invocation.cancel_requested", command, {"reason": command.reason})
+            return after
+        return row if row.status is State.CANCELED else errors.not_cancelable(row)
 
     def _check_overdue(self, command: CheckOverdue) -> InvocationResult | Problem:
-        row = self._rows.get((command.zone_id, command.id))
+        row = self.rows.get((command.zone_id, command.id))
         if row is None:
             return errors.not_found(command.id)
-        ref = (row.zone_id, row.id)
-        if reason := self._orphan_reason(ref):
-            self._cancel_orphaned(ref, reason, command)
-        elif states.is_overdue(row, self._now):
-            self._finish_attempt(ref, states.fail_overdue(row, self._now), command)
-        return self._rows[ref]
+        if reason := self._orphan_reason(row):
+            return self._cancel_open(row, reason, command)
+        if not states.is_overdue(row, self._now):
+            return row
+        after = states.fail_overdue(row, self._now)
+        self._finish_attempt(after, command)
+        return after
 
-    def _context(self, ref: Ref) -> InvocationContext:
-        return self._loaded.contexts.get(ref, DEFAULT_CONTEXT)
+    def _context(self, row: Invocation) -> InvocationContext:
+        return self._loaded.contexts.get(row.ref, DEFAULT_CONTEXT)
 
-    def _orphan_reason(self, ref: Ref) -> str | None:
+    def _orphan_reason(self, row: Invocation) -> str | None:
         """The reason to cancel an open invocation whose service or session has ended before a sweep cancels it. None if
         neither has ended, or if the invocation itself has ended."""
-        context = self._context(ref)
-        if self._rows[ref].status in states.ENDED_STATES:
+        context = self._context(row)
+        if row.status in states.ENDED_STATES:
             return None
         if context.service_gone:
             return SERVICE_UNREGISTERED
         has_ended = context.sessions_expire_at is not None and context.sessions_expire_at <= self._now
         return SESSION_ENDED if has_ended else None
 
-    def _cancel_orphaned(self, ref: Ref, reason: str, command: InvocationCommand) -> None:
-        after = states.cancel(self._rows[ref], reason, self._now)
-        self._transition(ref, after, "invocation.canceled", command, reason)
+    def _cancel_open(self, row: Invocation, reason: str, command: InvocationCommand) -> Invocation:
+        after = states.cancel(row, reason, self._now)
+        self._transition(after, "invocation.canceled", command, {"reason": reason})
+        return after
 
     # -- rows and events -----------------------------------------------------------------------------------------
 
     def _row_for_worker(self, command: Start | Complete | Heartbeat | Release) -> Invocation | Problem:
         """Return the row that a worker's command names. Cancel it first if its service or a session has ended."""
-        row = self._rows.get((command.zone_id, command.id))
+        row = self.rows.get((command.zone_id, command.id))
         if row is None:
             return errors.not_found(command.id)
         if not _is_allowed(command.caller, row.application_id, SERVE_ACTION):
             return errors.service_ownership_required(row.application_id)
-        ref = (row.zone_id, row.id)
-        if reason := self._orphan_reason(ref):
-            self._cancel_orphaned(ref, reason, command)
-        return self._rows[ref]
+        reason = self._orphan_reason(row)
+        return self._cancel_open(row, reason, command) if reason else row
 
     def _finish_attempt(
-        self, ref: Ref, after: Invocation, command: InvocationCommand, pending_event_type: str = "invocation.retried"
+        self, after: Invocation, command: InvocationCommand, pending_event_type: str = "invocation.retried"
     ) -> None:
         """Record the end of an attempt. If the invocation is due again, later claims in this batch can get it."""
-        self._transition(
-            ref, after, pending_event_type if after.status is State.PENDING else f"invocation.{after.status}", command
-        )
-        if after.status is State.PENDING and after.available_at <= self._now:
-            self._add_due(ref)
+        is_pending = after.status is State.PENDING
+        self._transition(after, pending_event_type if is_pending else f"invocation.{after.status}", command)
+        if is_pending and after.available_at <= self._now:
+            self._add_due(after)
 
     def _transition(
-        self, ref: Ref, after: Invocation, event_type: str, command: InvocationCommand, reason: str | None = None
+        self, after: Invocation, event_type: str, command: InvocationCommand, data: Mapping[str, object] = NO_DATA
     ) -> None:
-        from_state = self._rows[ref].status
-        self._update(ref, after)
-        self._emit(event_type, from_state, after, command, reason)
+        from_state = self.rows[after.ref].status
+        self._update(after)
+        self.rows.emit(event_type, from_state, after, command, data)
 
-    def _update(self, ref: Ref, after: Invocation) -> None:
-        if ref not in self.created_refs:
-            self.rows_before_change.setdefault(ref, self._rows[ref])
-        self._rows[ref] = after
+    def _update(self, after: Invocation) -> None:
+        self.rows.update(after)
         self._index_claim(after)
-
-    def _emit(
-        self,
-        event_type: str,
-        from_state: State | None,
-        row: Invocation,
-        command: InvocationCommand,
-        reason: str | None = None,
-    ) -> None:
-        self.events.append(PendingEvent(event_type, from_state, row, command.actor, command.trace or row.trace, reason))
 
 
 def _is_allowed(caller: Caller | None, application_id: str, action: str) -> bool:

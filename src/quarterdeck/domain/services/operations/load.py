@@ -6,24 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quarterdeck.core.caller import Bearer
-from quarterdeck.core.errors import Problem
-from quarterdeck.domain.services.model import Ref, Service
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
+from quarterdeck.domain.access.model import AccessCommand
+from quarterdeck.domain.services.model import Service
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import BatchChanges, ServiceBatchInput
-from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import BoundStatement
 
 
-class ServiceRequest(Protocol):
-    @property
-    def zone_id(self) -> str: ...
-    @property
-    def bearer(self) -> Bearer | None: ...
+class ServiceRequest(AccessCommand, Protocol):
     @property
     def service_id(self) -> str | None: ...
     @property
@@ -32,16 +26,10 @@ class ServiceRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedServices:
+    batch: access.Batch
     input: ServiceBatchInput
-    lock_failures: Mapping[str, Problem | Busy] = field(default_factory=dict)
-    """For each zone that could not be locked, the reason."""
     services_by_session: Mapping[Ref, Sequence[Ref]] = field(default_factory=dict)
     """For each session whose request names no service, all services of the session."""
-
-    def precondition_problem(self, request: ServiceRequest) -> Problem | Busy | None:
-        """Return a problem if the zone of the request is not locked or its bearer has ended."""
-        caller_problem = session_rules.bearer_problem(request.bearer, self.input.sessions, self.input.now)
-        return sessions.lock_problem(request, self.lock_failures) or caller_problem
 
 
 async def load(tx: Transaction, requests: Sequence[ServiceRequest], *, lock_zones: bool) -> LoadedServices:
@@ -57,17 +45,15 @@ async def load(tx: Transaction, requests: Sequence[ServiceRequest], *, lock_zone
         for request in requests
         if request.service_id is None and request.session_id is not None
     }
-    session_refs = path_sessions | sessions.bearer_refs(requests)
-    statements: list[BoundStatement | None] = [
-        zones.lock_statement(tx, zones_of(requests)) if lock_zones else None,
-        sessions.load_statement(sorted(session_refs)) if session_refs else None,
+    batch, [session_rows, service_rows, listed_rows, registration_rows] = await (
+        access.lock if lock_zones else access.load
+    )(
+        tx,
+        requests,
+        sessions.load_statement(sorted(path_sessions)) if path_sessions else None,
         Q.services_get(batch=sorted(service_refs)) if service_refs else None,
         Q.services_of_sessions(batch=sorted(listed_sessions)) if listed_sessions else None,
         Q.registrations_get(batch=sorted(registrations)) if registrations else None,
-    ]
-    results = iter(await tx.read(*(statement for statement in statements if statement)))
-    locked, session_rows, service_rows, listed_rows, registration_rows = (
-        next(results) if s else [] for s in statements
     )
     listed_services = decode_services([row[1:] for row in listed_rows])
     batch_input = ServiceBatchInput(
@@ -79,10 +65,7 @@ async def load(tx: Transaction, requests: Sequence[ServiceRequest], *, lock_zone
             *_session_registrations(listed_rows, listed_services),
         },
     )
-    lock_failures = (
-        await zones.lock_failures(tx, zones_of(requests) - zones.decode_zones(locked).keys()) if lock_zones else {}
-    )
-    return LoadedServices(batch_input, lock_failures, _group_by_session(listed_rows, listed_services))
+    return LoadedServices(batch, batch_input, _group_by_session(listed_rows, listed_services))
 
 
 def decode_services(rows: Iterable[Row]) -> list[Service]:

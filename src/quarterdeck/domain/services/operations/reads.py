@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.services import rules
-from quarterdeck.domain.services.model import Ref, Service, ServiceFilter, ShowService
+from quarterdeck.domain.services.model import Service, ServiceFilter, ShowService
 from quarterdeck.domain.services.operations.load import decode_services, load
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
@@ -31,7 +33,7 @@ def decode_registered(rows: Sequence[Row]) -> dict[Ref, Service]:
 async def show(tx: Transaction, commands: Sequence[ShowService]) -> list[Service | Problem | Busy]:
     loaded = await load(tx, commands, lock_zones=False)
     return [
-        loaded.precondition_problem(command)
+        loaded.batch.problem(command)
         or rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         for command in commands
     ]
@@ -39,7 +41,7 @@ async def show(tx: Transaction, commands: Sequence[ShowService]) -> list[Service
 
 async def list_services(tx: Transaction, filters: ServiceFilter) -> list[Service]:
     """Return up to `limit` services, newest first."""
-    await sessions.require_bearer(tx, filters.bearer)
+    await access.require_token(tx, filters.bearer)
     common = {"zone_id": filters.zone_id, "before": filters.before, "limit": filters.limit}
     if filters.session_id is not None:
         statement = Q.services_page_of_session(session_id=filters.session_id, **common)

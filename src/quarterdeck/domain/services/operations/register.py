@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.services.model import NO_SESSION, Register, RegisteredService
 from quarterdeck.domain.services.operations import persist
 from quarterdeck.domain.services.operations.load import decode_services
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import RegistrationBatchInput, RegistrationDecider
-from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
-from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
 
@@ -26,20 +28,16 @@ class Registrar:
         named_sessions = {
             (command.zone_id, command.session_id) for command in commands if command.session_id is not None
         }
-        locked_rows, session_rows = await tx.read(
-            zones.lock_statement(tx, zones_of(commands)),
-            sessions.load_statement(sorted(named_sessions | sessions.bearer_refs(commands))),
+        batch, [session_rows] = await access.lock(
+            tx, commands, sessions.load_statement(sorted(named_sessions)) if named_sessions else None
         )
-        locked = zones.decode_zones(locked_rows)
-        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
         loaded = RegistrationBatchInput(
-            tx.now, zone_rules.ended_zone_problems(locked.values()), sessions.decode_sessions(session_rows)
+            tx.now,
+            zone_rules.ended_zone_problems(batch.zones.values()),
+            sessions.decode_sessions(session_rows),
+            batch.sessions,
         )
-        problems = [
-            sessions.lock_problem(command, lock_failures)
-            or session_rules.bearer_problem(command.bearer, loaded.sessions, tx.now)
-            for command in commands
-        ]
+        problems = [batch.problem(command) for command in commands]
         accepted = [command for command, problem in zip(commands, problems, strict=True) if problem is None]
         decider = await self._load_decider(tx, accepted, loaded)
         outcomes = [problem or decider.decide(command) for command, problem in zip(commands, problems, strict=True)]
@@ -68,13 +66,11 @@ class Registrar:
         )
         services = decode_services(row[:-1] for row in rows)
         return RegistrationDecider(
-            RegistrationBatchInput(
-                loaded.now,
-                loaded.zone_problems,
-                loaded.sessions,
-                services,
-                {service.ref for service, row in zip(services, rows, strict=True) if row[-1]},
-                {
+            dataclasses.replace(
+                loaded,
+                services=services,
+                services_with_live_agent={service.ref for service, row in zip(services, rows, strict=True) if row[-1]},
+                registrations={
                     (str(zone_id), str(service_id), str(session_id))
                     for zone_id, service_id, session_id in registration_rows
                 },

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.services import rules
-from quarterdeck.domain.services.model import NO_SESSION, Ref, Unregister, UnregisterResult
+from quarterdeck.domain.services.model import NO_SESSION, Unregister, UnregisterResult
 from quarterdeck.domain.services.operations import persist
 from quarterdeck.domain.services.operations.load import LoadedServices, decode_services, load
 from quarterdeck.domain.services.queries import Q
@@ -36,7 +37,7 @@ class Cause:
 async def unregister(tx: Transaction, commands: Sequence[Unregister]) -> list[UnregisterResult | Problem | Busy]:
     """Delete all registrations of services, or those of single sessions. A repeated command changes nothing."""
     loaded = await load(tx, commands, lock_zones=True)
-    outcomes = [loaded.precondition_problem(command) or _decide_one(loaded, command) for command in commands]
+    outcomes = [loaded.batch.problem(command) or _decide_one(loaded, command) for command in commands]
     accepted = [
         command for command, outcome in zip(commands, outcomes, strict=True) if isinstance(outcome, UnregisterResult)
     ]

@@ -24,9 +24,7 @@ class Updater:
 
     async def update(self, tx: Transaction, commands: Sequence[Update]) -> list[RegisteredService | Problem | Busy]:
         loaded = await load(tx, commands, lock_zones=True)
-        outcomes = [
-            loaded.precondition_problem(command) or self._update_one(tx, loaded, command) for command in commands
-        ]
+        outcomes = [loaded.batch.problem(command) or self._update_one(tx, loaded, command) for command in commands]
         await persist.write_services(tx, loaded.input.changes)
         return outcomes
 
@@ -48,7 +46,7 @@ class Updater:
 
 async def record_heartbeats(tx: Transaction, commands: Sequence[Heartbeat]) -> list[HeartbeatResult | Problem | Busy]:
     loaded = await load(tx, commands, lock_zones=True)
-    outcomes = [loaded.precondition_problem(command) or _record_heartbeat(tx, loaded, command) for command in commands]
+    outcomes = [loaded.batch.problem(command) or _record_heartbeat(tx, loaded, command) for command in commands]
     await _persist(tx, loaded.input.changes)
     return outcomes
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from quarterdeck.domain.services.model import Ref, Service
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.services.model import Service
 
 
 class PendingEvent(msgspec.Struct, frozen=True):

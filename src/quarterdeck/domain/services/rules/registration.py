@@ -14,10 +14,11 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid, Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access.rules import LivenessFields, session_suspended, suspended_caller_problem
 from quarterdeck.domain.services.model import (
     NO_SESSION,
     DeliveryMode,
-    Ref,
     Register,
     RegisteredService,
     Service,
@@ -44,6 +45,7 @@ class RegistrationBatchInput:
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     """For each locked zone, the problem if the zone has ended, or None."""
     sessions: Mapping[Ref, Session] = field(default_factory=dict)
+    caller_sessions: Mapping[Ref, LivenessFields] = field(default_factory=dict)
     services: Collection[Service] = ()
     services_with_live_agent: Collection[Ref] = ()
     """Services whose `agent_id` is a live session."""
@@ -68,8 +70,8 @@ class RegistrationDecider:
 
     def resolve_application(self, command: Register) -> str | Problem:
         """Return the id of the application that will own the service, or a problem if the command is refused."""
-        if problem := self._loaded.zone_problems[command.zone_id] or session_rules.suspended_caller_problem(
-            command.caller, self._loaded.sessions
+        if problem := self._loaded.zone_problems[command.zone_id] or suspended_caller_problem(
+            command.caller, self._loaded.caller_sessions
         ):
             return problem
         if command.session_id is None:
@@ -84,7 +86,7 @@ class RegistrationDecider:
         if command.application_id not in (None, session.application_id):
             return _application_mismatch(session)
         is_suspended = session.status is State.SUSPENDED
-        return session_rules.session_suspended(session.id) if is_suspended else session.application_id
+        return session_suspended(session.id) if is_suspended else session.application_id
 
     def decide(self, command: Register) -> RegisteredService | Problem:
         application_id = self.resolve_application(command)

@@ -11,7 +11,8 @@ from msgspec import UNSET
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import NotFound, Problem
-from quarterdeck.domain.services.model import Ref, Service, ServiceView
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.services.model import Service, ServiceView
 from quarterdeck.domain.services.rules.batch_changes import BatchChanges
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session

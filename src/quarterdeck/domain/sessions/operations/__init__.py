@@ -2,7 +2,7 @@
 
 | module         | operations                                                                             |
 |----------------|----------------------------------------------------------------------------------------|
-| caller_session | check that the session of a caller is live; every operation does so in its transaction |
+| load           | load sessions by id, also for other components                                         |
 | spawn          | spawn                                                                                  |
 | terminate      | terminate, stop a zone, run a cascade to its end                                       |
 | suspend        | suspend and resume                                                                     |
@@ -13,15 +13,8 @@
 | slot_counts    | counts of child sessions for the Redis mirror                                          |
 """
 
-from quarterdeck.domain.sessions.operations.caller_session import (
-    bearer_refs,
-    decode_sessions,
-    load_statement,
-    lock_problem,
-    require_bearer,
-    with_bearer_check,
-)
 from quarterdeck.domain.sessions.operations.explain import Explainer
+from quarterdeck.domain.sessions.operations.load import decode_sessions, load_statement
 from quarterdeck.domain.sessions.operations.reads import (
     build_receipt,
     find_expired,
@@ -44,7 +37,6 @@ __all__ = [
     "SlotCounts",
     "Spawner",
     "Terminator",
-    "bearer_refs",
     "build_receipt",
     "decode_sessions",
     "find_expired",
@@ -54,11 +46,8 @@ __all__ = [
     "list_sessions",
     "list_subtree",
     "load_statement",
-    "lock_problem",
     "repair_zone_counts",
-    "require_bearer",
     "retention_statements",
     "show_sessions",
     "suspend_or_resume",
-    "with_bearer_check",
 ]

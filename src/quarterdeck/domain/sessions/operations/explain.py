@@ -8,6 +8,7 @@ import msgspec
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import iso
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import (
     Cascade,
@@ -19,7 +20,7 @@ from quarterdeck.domain.sessions.model import (
     State,
     TreeNode,
 )
-from quarterdeck.domain.sessions.operations.caller_session import decode_sessions, require_bearer
+from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.operations.spawn import Spawner
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.explain import explain_spawn, explain_state, suspended_by
@@ -34,14 +35,13 @@ class Explainer:
         self._spawner = spawner
 
     async def explain_spawn(self, tx: Transaction, command: Spawn) -> SpawnExplanation:
-        await require_bearer(tx, command.bearer)
         loaded = await self._spawner.load_unlocked(tx, command)
         [rows] = await tx.read(Q.sessions_expired_unswept(batch=[(command.zone_id,)], now=loaded.now))
         counts = rules.subtract_expired(loaded.counts, decode(rows, rules.ExpiredGroup))
         return explain_spawn(command, dataclasses.replace(loaded, counts=counts))
 
     async def explain_session(self, tx: Transaction, ref: SessionRef, caller: Caller) -> SessionExplanation:
-        await require_bearer(tx, ref.bearer)
+        await access.require_token(tx, ref.bearer)
         session_rows, lineage_rows = await tx.read(
             Q.sessions_get(batch=[(ref.zone_id, ref.session_id)]),
             Q.session_nodes_of_lineages(batch=[(ref.zone_id, ref.session_id)]),

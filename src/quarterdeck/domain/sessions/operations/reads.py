@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import (
     Receipt,
@@ -16,9 +18,9 @@ from quarterdeck.domain.sessions.model import (
     TerminateResult,
     TreeNode,
 )
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, decode_sessions, require_bearer
+from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules.cascade import Ref, remaining_reasons
+from quarterdeck.domain.sessions.rules.cascade import remaining_reasons
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
@@ -30,21 +32,20 @@ REMAINING_MAX = 100
 
 async def show_sessions(tx: Transaction, commands: Sequence[SessionRef]) -> list[Session | Problem | Busy]:
     """Return sessions by id, as they read now: an expired session reads as terminated."""
-    refs = {(command.zone_id, command.session_id) for command in commands} | bearer_refs(commands)
-    [rows] = await tx.read(Q.sessions_get(batch=sorted(refs)))
+    refs = sorted({(command.zone_id, command.session_id) for command in commands})
+    batch, [rows] = await access.load(tx, commands, Q.sessions_get(batch=refs))
     sessions = decode_sessions(rows)
     outcomes: list[Session | Problem | Busy] = []
     for command in commands:
         session = sessions.get((command.zone_id, command.session_id))
-        caller_problem = rules.bearer_problem(command.bearer, sessions, tx.now)
         result = rules.effective_session(session, tx.now) if session else rules.session_not_found(command.session_id)
-        outcomes.append(caller_problem or result)
+        outcomes.append(batch.problem(command) or result)
     return outcomes
 
 
 async def list_sessions(tx: Transaction, filters: SessionFilter) -> list[Session]:
     """Return up to `limit` sessions, newest first, using the most selective index."""
-    await require_bearer(tx, filters.bearer)
+    await access.require_token(tx, filters.bearer)
     ended = None if filters.status is None else int(filters.status is State.TERMINATED)
     live_status = None if ended else filters.status
     common = {"zone_id": filters.zone_id, "before": filters.before, "limit": filters.limit, "root_id": filters.root_id}
@@ -67,7 +68,7 @@ async def list_sessions(tx: Transaction, filters: SessionFilter) -> list[Session
 
 async def list_subtree(tx: Transaction, ref: SessionRef) -> list[Session]:
     """Return a session and all its descendants, parents first."""
-    await require_bearer(tx, ref.bearer)
+    await access.require_token(tx, ref.bearer)
     [rows] = await tx.read(Q.sessions_subtrees(batch=[(ref.zone_id, ref.session_id)]))
     if not rows:
         raise rules.session_not_found(ref.session_id)

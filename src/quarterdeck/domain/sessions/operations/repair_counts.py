@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions.model import RepairCounts, RepairCountsResult
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
@@ -24,19 +24,18 @@ EVENT_COUNTS_MAX = 20
 
 
 async def has_mismatched_counts(tx: Transaction, zone_id: str) -> bool:
-    [rows] = await tx.read(Q.counts_mismatched(zone_id=zone_id))
-    return bool(rows)
+    return await tx.has_rows(Q.counts_mismatched(zone_id=zone_id))
 
 
 async def repair_zone_counts(
     tx: Transaction, commands: Sequence[RepairCounts]
 ) -> list[RepairCountsResult | Problem | Busy]:
-    zone_ids = {command.zone_id for command in commands}
-    [locked_rows] = await tx.read(zones.lock_statement(tx, zone_ids))
-    locked = zones.decode_zones(locked_rows)
-    lock_failures = await zones.lock_failures(tx, zone_ids - locked.keys())
-    repaired = {zone_id: await _repair(tx, zone_id) for zone_id in sorted(locked)}
-    return [lock_failures.get(command.zone_id) or RepairCountsResult(repaired[command.zone_id]) for command in commands]
+    batch, _ = await access.lock(tx, commands)
+    repaired = {zone_id: await _repair(tx, zone_id) for zone_id in sorted(batch.zones)}
+    return [
+        batch.lock_failures.get(command.zone_id) or RepairCountsResult(repaired[command.zone_id])
+        for command in commands
+    ]
 
 
 async def _repair(tx: Transaction, zone_id: str) -> int:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, lock_problem
+from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, SpawnBatchInput
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.domain.zones.model import Limits
+from quarterdeck.domain.zones.model import Limits, Zone
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
@@ -30,10 +31,9 @@ class Spawner:
         self._default_limits = default_limits
 
     async def spawn(self, tx: Transaction, commands: Sequence[Spawn]) -> list[Spawned | Problem | Busy]:
-        zone_ids = zones_of(commands)
-        loaded = await self._load(tx, commands, zones.lock_statement(tx, zone_ids))
-        lock_failures = await zones.lock_failures(tx, zone_ids - loaded.zones.keys())
-        refusals = [lock_problem(command, lock_failures) if lock_failures else None for command in commands]
+        batch, results = await access.lock(tx, commands, *_load_statements(commands))
+        loaded = self._build_input(batch, batch.zones, results)
+        refusals = [batch.problem(command) for command in commands]
         decidable = [command for command, refusal in zip(commands, refusals, strict=True) if refusal is None]
         decisions = iter(await _admit(tx, decidable, loaded))
         outcomes = [refusal or next(decisions) for refusal in refusals]
@@ -41,51 +41,48 @@ class Spawner:
         return outcomes
 
     async def load_unlocked(self, tx: Transaction, command: Spawn) -> SpawnBatchInput:
-        """Load the input without a lock, to explain a spawn."""
-        loaded = await self._load(tx, [command], zones.load_statement(command.zone_id))
-        if command.zone_id not in loaded.zones:
+        """Load the input without a lock, to explain a spawn. Raises if the token is no longer valid."""
+        batch, [zone_rows, *results] = await access.load(
+            tx, [command], zones.load_statement(command.zone_id), *_load_statements([command])
+        )
+        if isinstance(problem := batch.problem(command), Problem):
+            raise problem
+        if not zone_rows:
             raise zone_rules.zone_not_found(command.zone_id)
-        return loaded
+        return self._build_input(batch, zones.decode_zones(zone_rows), results)
 
-    async def _load(
-        self, tx: Transaction, commands: Sequence[Spawn], zones_statement: BoundStatement
+    def _build_input(
+        self, batch: access.Batch, loaded_zones: Mapping[str, Zone], results: Sequence[list[Row]]
     ) -> SpawnBatchInput:
-        """Load everything in one round trip, starting with `zones_statement`, which may lock the zones."""
-        keys = list(
-            {
-                Key(command.zone_id, command.application_id, SPAWN, command.key)
-                for command in commands
-                if command.key is not None
-            }
-        )
-        parents = sorted(
-            {(command.zone_id, command.parent_id) for command in commands if command.parent_id is not None}
-        )
-        bearers = bearer_refs(commands)
-        statements = [
-            zones_statement,
-            Q.counts_load(batch=list(_count_keys(commands))),
-            Q.counts_of_trees(batch=parents) if parents else None,
-            Q.sessions_get(batch=sorted({*parents, *bearers})) if parents or bearers else None,
-            idempotency.load_keys(keys) if keys else None,
-            Q.sessions_of_keys(batch=[msgspec.structs.astuple(key) for key in keys]) if keys else None,
-        ]
-        results = iter(await tx.read(*(statement for statement in statements if statement)))
-        zone_rows, count_rows, tree_count_rows, session_rows, key_rows, replayed_rows = (
-            next(results) if statement else [] for statement in statements
-        )
+        count_rows, tree_count_rows, parent_rows, key_rows, replayed_rows = results
         return SpawnBatchInput(
-            now=tx.now,
+            now=batch.now,
             zones={
-                zone.id: zone_rules.zone_admission_state(zone, self._default_limits)
-                for zone in zones.decode_zones(zone_rows).values()
+                zone.id: zone_rules.zone_admission_state(zone, self._default_limits) for zone in loaded_zones.values()
             },
-            sessions={
-                (session.zone_id, session.id): session for session in decode([*session_rows, *replayed_rows], Session)
-            },
+            sessions=decode_sessions([*parent_rows, *replayed_rows]),
+            caller_sessions=batch.sessions,
             keys=idempotency.decode_records(key_rows),
             counts=_decode_counts([*count_rows, *tree_count_rows]),
         )
+
+
+def _load_statements(commands: Sequence[Spawn]) -> list[BoundStatement | None]:
+    keys = list(
+        {
+            Key(command.zone_id, command.application_id, SPAWN, command.key)
+            for command in commands
+            if command.key is not None
+        }
+    )
+    parents = sorted({(command.zone_id, command.parent_id) for command in commands if command.parent_id is not None})
+    return [
+        Q.counts_load(batch=list(_count_keys(commands))),
+        Q.counts_of_trees(batch=parents) if parents else None,
+        Q.sessions_get(batch=parents) if parents else None,
+        idempotency.load_keys(keys) if keys else None,
+        Q.sessions_of_keys(batch=[msgspec.structs.astuple(key) for key in keys]) if keys else None,
+    ]
 
 
 def _count_keys(commands: Iterable[Spawn]) -> set[CountKey]:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import State, Suspend, SuspendResult, TreeNode
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, decode_sessions, lock_problem
+from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules.cascade import Ref
 from quarterdeck.domain.sessions.rules.suspension import SessionTrees, SuspensionChange
-from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import chunks
@@ -24,21 +24,19 @@ from quarterdeck.store.sql import chunks
 async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> list[SuspendResult | Problem | Busy]:
     """Suspend and resume sessions, in order of arrival."""
     refs = sorted({(command.zone_id, command.session_id) for command in commands})
-    locked_rows, subtree_rows, lineage_rows, session_rows = await tx.read(
-        zones.lock_statement(tx, zones_of(commands)),
+    batch, [subtree_rows, lineage_rows, session_rows] = await access.lock(
+        tx,
+        commands,
         Q.session_nodes_of_subtrees(batch=refs),
         Q.session_nodes_of_lineages(batch=refs),
-        Q.sessions_get(
-            batch=sorted({*bearer_refs(commands), *((str(zone_id), str(session_id)) for zone_id, session_id in refs)})
-        ),
+        Q.sessions_get(batch=refs),
     )
     sessions = decode_sessions(session_rows)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - zones.decode_zones(locked_rows).keys())
     trees = SessionTrees(decode([*(row[1:] for row in subtree_rows), *lineage_rows], TreeNode), tx.now)
     changes = _BatchChanges()
     outcomes: list[SuspendResult | Problem | Busy] = []
     for command in commands:
-        problem = lock_problem(command, lock_failures) or rules.bearer_problem(command.bearer, sessions, tx.now)
+        problem = batch.problem(command)
         target = sessions.get((command.zone_id, command.session_id))
         if problem is None and target is None:
             problem = rules.session_not_found(command.session_id)

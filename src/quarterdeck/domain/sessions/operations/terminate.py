@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.ids import new_id
+from quarterdeck.core.ids import Ref, new_id
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import (
     Cascade,
@@ -25,10 +26,9 @@ from quarterdeck.domain.sessions.model import (
     TerminateResult,
     TreeNode,
 )
-from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, decode_sessions, lock_problem
+from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.cascade import (
-    Ref,
     SessionEnd,
     TerminateBatchInput,
     TerminateCommand,
@@ -37,7 +37,7 @@ from quarterdeck.domain.sessions.rules.cascade import (
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement, chunks
@@ -58,48 +58,42 @@ class Terminator:
         additional_targets = {
             (command.zone_id, session_id) for command in commands for session_id in command.also_terminate
         }
-        locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
-            zones.lock_statement(tx, zones_of(commands)),
+        batch, [node_rows, session_rows, cascade_rows] = await access.lock(
+            tx,
+            commands,
             Q.session_nodes_of_subtrees(batch=sorted(targets | additional_targets)),
-            Q.sessions_get(batch=sorted(bearer_refs(commands) | targets)),
+            Q.sessions_get(batch=sorted(targets)),
             Q.cascades_open(batch=_zone_batch(commands)),
         )
-        sessions = decode_sessions(session_rows)
         nodes: dict[tuple[str, str | None], list[TreeNode]] = {}
         for row, node in zip(node_rows, decode([row[1:] for row in node_rows], TreeNode), strict=True):
             nodes.setdefault((node.zone_id, str(row[0])), []).append(node)
-        locked = zones.decode_zones(locked_rows)
-        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
         decider = TerminateDecider(
-            TerminateBatchInput(tx.now, sessions, nodes, _decode_cascades(cascade_rows)), self._chunk_size
+            TerminateBatchInput(tx.now, decode_sessions(session_rows), nodes, _decode_cascades(cascade_rows)),
+            self._chunk_size,
         )
-        outcomes: list[TerminateResult | Problem | Busy] = []
-        for command in commands:
-            caller_problem = rules.bearer_problem(command.bearer, sessions, tx.now)
-            outcomes.append(lock_problem(command, lock_failures) or caller_problem or decider.decide(command, new_id()))
+        outcomes = [batch.problem(command) or decider.decide(command, new_id()) for command in commands]
         await _persist(tx, decider)
         return outcomes
 
     async def stop_zones(self, tx: Transaction, commands: Sequence[StopZone]) -> list[TerminateResult | Problem | Busy]:
         """Freeze or end zones and terminate all their sessions."""
-        locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
-            zones.lock_statement(tx, zones_of(commands)),
+        batch, [node_rows, cascade_rows] = await access.lock(
+            tx,
+            commands,
             Q.session_nodes_of_zones(batch=_zone_batch(commands)),
-            Q.sessions_get(batch=sorted(bearer_refs(commands))),
             Q.cascades_open(batch=_zone_batch(commands)),
         )
-        sessions = decode_sessions(session_rows)
         nodes: dict[tuple[str, str | None], list[TreeNode]] = {}
         for node in decode(node_rows, TreeNode):
             nodes.setdefault((node.zone_id, None), []).append(node)
-        locked = zones.decode_zones(locked_rows)
-        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+        locked = dict(batch.zones)
         decider = TerminateDecider(
             TerminateBatchInput(tx.now, {}, nodes, _decode_cascades(cascade_rows)), self._chunk_size
         )
         outcomes: list[TerminateResult | Problem | Busy] = []
         for command in commands:
-            problem = lock_problem(command, lock_failures) or rules.bearer_problem(command.bearer, sessions, tx.now)
+            problem = batch.problem(command)
             if problem is None:
                 locked[command.zone_id] = _freeze_or_end(tx, locked[command.zone_id], command)
             outcomes.append(problem or decider.decide(command, new_id()))
@@ -110,13 +104,8 @@ class Terminator:
         self, tx: Transaction, commands: Sequence[FinishCascade]
     ) -> list[FinishCascadeResult | Problem | Busy]:
         """Run one chunk of the oldest cascade of each zone. Return whether the named cascades are finished."""
-        locked_rows, cascade_rows = await tx.read(
-            zones.lock_statement(tx, (command.zone_id for command in commands)),
-            Q.cascades_open(batch=_zone_batch(commands)),
-        )
-        locked = zones.decode_zones(locked_rows)
-        lock_failures = await zones.lock_failures(tx, {command.zone_id for command in commands} - locked.keys())
-        open_cascades = [cascade for cascade in decode(cascade_rows, Cascade) if cascade.zone_id in locked]
+        batch, [cascade_rows] = await access.lock(tx, commands, Q.cascades_open(batch=_zone_batch(commands)))
+        open_cascades = [cascade for cascade in decode(cascade_rows, Cascade) if cascade.zone_id in batch.zones]
         oldest_by_zone = {cascade.zone_id: cascade for cascade in reversed(open_cascades)}
         unfinished = {(cascade.zone_id, cascade.id) for cascade in open_cascades}
         limit = max(1, self._chunk_size // max(1, len(oldest_by_zone)))
@@ -124,7 +113,7 @@ class Terminator:
             if await _finish_chunk(tx, cascade, limit):
                 unfinished.discard((cascade.zone_id, cascade.id))
         return [
-            lock_failures.get(command.zone_id)
+            batch.lock_failures.get(command.zone_id)
             or FinishCascadeResult((command.zone_id, command.cascade_id) not in unfinished)
             for command in commands
         ]

@@ -2,13 +2,14 @@
 
 | module     | decides                                                                             |
 |------------|-------------------------------------------------------------------------------------|
-| states     | the states, how a session reads at a given time, and which tokens are still valid   |
+| states     | the states, and how a session reads at a given time                                 |
 | admission  | which spawns are admitted: the quota table                                          |
 | cascade    | what is terminated together, in which order, and when it takes several transactions |
 | suspension | which sessions a suspend flag suspends, and which are resumed when it is cleared    |
 | explain    | why a session is in its state, and why a spawn would be refused                     |
 """
 
+from quarterdeck.domain.access.rules import is_live
 from quarterdeck.domain.sessions.rules.admission import (
     BOUNDS,
     MAX_CONCURRENT,
@@ -26,13 +27,9 @@ from quarterdeck.domain.sessions.rules.admission import (
 from quarterdeck.domain.sessions.rules.states import (
     SESSION_STATES,
     TTL_EXPIRED,
-    bearer_problem,
     effective_session,
-    is_live,
     ownership_required,
     session_not_found,
-    session_suspended,
-    suspended_caller_problem,
     view,
 )
 
@@ -47,7 +44,6 @@ __all__ = [
     "ExpiredGroup",
     "SpawnBatchInput",
     "admit",
-    "bearer_problem",
     "count_sessions",
     "effective_session",
     "is_live",
@@ -55,8 +51,6 @@ __all__ = [
     "obsolete_count_keys",
     "ownership_required",
     "session_not_found",
-    "session_suspended",
     "subtract_expired",
-    "suspended_caller_problem",
     "view",
 ]

@@ -16,8 +16,9 @@ import msgspec
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, Problem
 from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict
+from quarterdeck.domain.access.rules import LivenessFields, is_live, suspended_caller_problem
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State, TreeNode
-from quarterdeck.domain.sessions.rules.states import SESSION_STATES, bearer_problem, is_live, suspended_caller_problem
+from quarterdeck.domain.sessions.rules.states import SESSION_STATES
 from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmissionState
 
 SPAWN = "spawn"
@@ -158,7 +159,9 @@ class SpawnBatchInput:
     now: Millis
     zones: Mapping[str, ZoneAdmissionState]
     sessions: Mapping[tuple[str, str], Session] = field(default_factory=dict)
-    """By (zone, id): parents, the sessions of callers' tokens, and the sessions that idempotency keys created."""
+    """By (zone, id): parents, and the sessions that idempotency keys created."""
+    caller_sessions: Mapping[tuple[str, str], LivenessFields] = field(default_factory=dict)
+    """By (zone, id): the sessions of callers' tokens."""
     keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
 
@@ -183,7 +186,7 @@ def precondition_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | N
             f"Zone {command.zone_id!r} is frozen and admits no sessions.",
             frees="an administrator thaws the zone",
         )
-    return _parent_problem(command, loaded) or suspended_caller_problem(command.caller, loaded.sessions)
+    return _parent_problem(command, loaded) or suspended_caller_problem(command.caller, loaded.caller_sessions)
 
 
 def _parent_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
@@ -212,15 +215,7 @@ class SpawnDecider:
         self._batch_keys: dict[Key, tuple[str, Session]] = {}
 
     def decide(self, command: Spawn) -> Spawned | Problem:
-        return (
-            self._caller_problem(command)
-            or self._replay(command)
-            or self._admission_problem(command)
-            or self._admit(command)
-        )
-
-    def _caller_problem(self, command: Spawn) -> Problem | None:
-        return bearer_problem(command.bearer, self._loaded.sessions, self._loaded.now)
+        return self._replay(command) or self._admission_problem(command) or self._admit(command)
 
     def _replay(self, command: Spawn) -> Spawned | Problem | None:
         """Return the live session that the idempotency key created, or a conflict. Checked before all bounds."""

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access.rules import is_live
 from quarterdeck.domain.sessions.model import Cascade, Session, State, StopZone, Terminate, TerminateResult, TreeNode
-from quarterdeck.domain.sessions.rules.states import TTL_EXPIRED, is_live, ownership_required, session_not_found
+from quarterdeck.domain.sessions.rules.states import TTL_EXPIRED, ownership_required, session_not_found
 
-Ref = tuple[str, str]
-"""(zone, session)"""
 TerminateCommand = Terminate | StopZone
 
 

@@ -13,9 +13,10 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem, StateConflict
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access.rules import is_live
 from quarterdeck.domain.sessions.model import State, Suspend, TreeNode, Verb
-from quarterdeck.domain.sessions.rules.cascade import Ref
-from quarterdeck.domain.sessions.rules.states import SESSION_STATES, is_live
+from quarterdeck.domain.sessions.rules.states import SESSION_STATES
 
 
 class SuspensionChange(msgspec.Struct, frozen=True):

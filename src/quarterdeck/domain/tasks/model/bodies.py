@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quarterdeck.core.paging import Cursor, PageQuery
 from quarterdeck.core.routing import PathId
 from quarterdeck.domain.tasks.model.rows import State
 
@@ -181,9 +182,8 @@ class ReleaseManyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     items: Annotated[list[ReleaseItem], Meta(min_length=1, max_length=BULK_MAX)]
 
 
-class ListQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: Annotated[str, Meta(max_length=512)] | None = None
+class ListQuery(PageQuery, frozen=True, rename="camel", forbid_unknown_fields=True):
+    cursor: Cursor | None = None
     status: State | None = None
     priority: Priority | None = None
     min_priority: Annotated[Priority | None, Meta(description="minimum priority, written as `priority>=8`")] = (

@@ -204,11 +204,6 @@ class BudgetView(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: str
 
 
-class BudgetList(msgspec.Struct, frozen=True, rename="camel"):
-    items: list[BudgetView]
-    next_cursor: str | None
-
-
 class SpentBudgetView(msgspec.Struct, frozen=True, rename="camel"):
     """An exhausted budget that keeps a task from being claimed."""
 

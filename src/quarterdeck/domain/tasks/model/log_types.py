@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.paging import Cursor, PageQuery
 from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
 
 LINES_MAX = 10_000
@@ -146,9 +147,8 @@ class LogBody(LogItem, frozen=True, rename="camel", kw_only=True, forbid_unknown
     attempt_token: Token | None = None
 
 
-class LogQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    cursor: Annotated[str, Meta(max_length=512)] | None = None
+class LogQuery(PageQuery, frozen=True, rename="camel", forbid_unknown_fields=True):
+    cursor: Cursor | None = None
     level: Level | None = None
     event: Name | None = None
     order: Annotated[Literal["asc", "desc"], Meta(description="oldest or newest first")] = "desc"
@@ -170,11 +170,6 @@ class LogView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     session_key: str | None
     stack_trace: str | None
     created_at: str
-
-
-class LogList(msgspec.Struct, frozen=True, rename="camel"):
-    items: list[LogView]
-    next_cursor: str | None
 
 
 class LogAdded(msgspec.Struct, frozen=True):

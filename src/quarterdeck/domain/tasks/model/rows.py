@@ -180,6 +180,10 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     completed_at: Millis | None
     failed_at: Millis | None
 
+    @property
+    def ref(self) -> TaskRef:
+        return (self.zone_id, self.id)
+
 
 class ContentUpdate(msgspec.Struct, frozen=True):
     """Changes to the content of a task. None leaves a field unchanged."""

@@ -65,11 +65,6 @@ class TaskView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     lease_expires_at: str | UnsetType = UNSET
 
 
-class TaskList(msgspec.Struct, frozen=True, rename="camel"):
-    items: list[TaskView]
-    next_cursor: str | None
-
-
 class TaskLeases(msgspec.Struct, frozen=True):
     tasks: list[TaskView]
 

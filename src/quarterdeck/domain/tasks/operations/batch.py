@@ -10,15 +10,16 @@ from functools import partial
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.access.operations import BatchWithRoles
 from quarterdeck.domain.tasks.model.commands import Claim, Create, TaskCommand, TaskResult, TaskUpdate
 from quarterdeck.domain.tasks.model.rows import AgentRef, ClaimedTask, ClaimedTasks, Content, TaskRef, TaskSettings
 from quarterdeck.domain.tasks.operations import load, persist
+from quarterdeck.domain.tasks.rules.batch import Batch
 from quarterdeck.domain.tasks.rules.batch_input import TaskClass, Timeouts
 from quarterdeck.domain.tasks.rules.decider import BatchDecider
+from quarterdeck.domain.tasks.rules.decisions.claim import has_matching_tasks, usable_capabilities
 from quarterdeck.domain.tasks.rules.states import HELD
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.long_poll import LongPoll, LongPolls
 from quarterdeck.engine.transaction import Transaction
@@ -53,20 +54,19 @@ class BatchRunner:
     async def run(self, tx: Transaction, commands: Sequence[TaskCommand]) -> list[TaskResult | Problem | Busy]:
         polls = self._polls_for(command for command in commands if isinstance(command, Create))
         loaded = await load.load(tx, commands, [poll.request for poll in polls], self._timeouts)
-        lock_failures = await zones.lock_failures(tx, zones_of(commands) - loaded.locked_zones)
         decider = BatchDecider(loaded.input)
         outcomes: list[TaskResult | Problem | Busy] = [
-            sessions.lock_problem(command, lock_failures) or _term_problem(command, loaded) or decider.decide(command)
+            loaded.batch.problem(command) or _term_problem(command, loaded) or decider.decide(command)
             for command in commands
         ]
         _log_conflicts(commands, outcomes)
-        self._wait_after_commit(tx, commands, outcomes, decider)
-        offers = self._offer(decider, polls, loaded.locked_zones)
+        self._wait_after_commit(tx, commands, outcomes, decider.batch)
+        offers = _offer(decider, polls, loaded.batch)
         claims = [outcome for outcome in outcomes if isinstance(outcome, ClaimedTasks)] + [*offers.values()]
-        contents = await persist.persist(tx, decider, [item for claimed in claims for item in claimed.items])
+        contents = await persist.persist(tx, decider.batch, [item for claimed in claims for item in claimed.items])
         for poll, claimed in offers.items():
             tx.on_commit(partial(self._polls.deliver, poll, _with_content(claimed, contents).items))
-        if freed_agents := {ref for ref, change in decider.held_count_changes.items() if change < 0}:
+        if freed_agents := {ref for ref, change in decider.batch.agents.held_changes.items() if change < 0}:
             tx.on_commit(partial(self._retry_polls_of, freed_agents))
         return [
             _with_content(outcome, contents) if isinstance(outcome, ClaimedTasks) else outcome for outcome in outcomes
@@ -96,20 +96,24 @@ class BatchRunner:
         tx: Transaction,
         commands: Sequence[TaskCommand],
         outcomes: Sequence[TaskResult | Problem | Busy],
-        decider: BatchDecider,
+        batch: Batch,
     ) -> None:
-        """Register claims that got no tasks as long polls.
+        """Register claims that got no tasks as long polls, and end those that will never get any.
 
         A commit callback registers them. If this were done later, another batch of this process could create a task
         between the commit and the registration, and the claim would miss it.
         """
         for command, outcome in zip(commands, outcomes, strict=True):
-            if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_TASKS:
+            if not isinstance(command, Claim) or not isinstance(command.waiter, LongPoll):
+                continue
+            if isinstance(outcome, ClaimedTasks) and outcome.stop_waiting:
+                tx.on_commit(partial(self._polls.remove, command.waiter))
+            elif outcome == NO_TASKS:
                 # If ready tasks match, the agent has no free slot or a budget is spent, so offer no tasks for a while.
-                is_blocked = decider.has_matching_tasks(command)
+                is_blocked = has_matching_tasks(batch, command)
                 command.waiter.request = msgspec.structs.replace(
                     command,
-                    capabilities=decider.usable_capabilities(command),
+                    capabilities=usable_capabilities(batch, command),
                     waiter=None,
                     not_before=time.monotonic() + self._retry_seconds if is_blocked else 0.0,
                 )
@@ -124,22 +128,20 @@ class BatchRunner:
                     poll.request = msgspec.structs.replace(claim, not_before=0.0)
                     self._polls.wakeup.set()
 
-    def _offer(
-        self, decider: BatchDecider, polls: Iterable[ClaimPoll], locked_zones: set[str]
-    ) -> dict[ClaimPoll, ClaimedTasks]:
-        """Claim new tasks for long polls in the commit that creates them.
 
-        A poll may get nothing because its session has ended, its agent has no free slot, or this transaction has not
-        locked the zone of its session. It then submits its claim again and gets that result.
-        """
-        offers: dict[ClaimPoll, ClaimedTasks] = {}
-        for poll in polls:
-            claim = poll.request
-            bearer = claim.bearer
-            is_locked = bearer is None or bearer.zone_id in locked_zones
-            claimed = decider.decide(claim) if is_locked and decider.ready_classes else None
-            offers[poll] = claimed if isinstance(claimed, ClaimedTasks) else NO_TASKS
-        return offers
+def _offer(decider: BatchDecider, polls: Iterable[ClaimPoll], batch: BatchWithRoles) -> dict[ClaimPoll, ClaimedTasks]:
+    """Claim new tasks for long polls in the commit that creates them.
+
+    A poll may get nothing because its session has ended, its agent has no free slot, or this transaction has not
+    locked the zone of its session. It then submits its claim again and gets that result.
+    """
+    offers: dict[ClaimPoll, ClaimedTasks] = {}
+    for poll in polls:
+        claim = poll.request
+        has_ready_tasks = bool(decider.batch.queues.ready_classes)
+        claimed = decider.decide(claim) if has_ready_tasks and batch.can_decide(claim) else None
+        offers[poll] = claimed if isinstance(claimed, ClaimedTasks) else NO_TASKS
+    return offers
 
 
 def accepts(claim: Claim, task_class: TaskClass, now: float) -> bool:
@@ -169,10 +171,9 @@ def _term_problem(command: TaskCommand, loaded: load.Loaded) -> Problem | None:
 
 
 def _with_content(claimed: ClaimedTasks, contents: dict[TaskRef, tuple[Content, tuple[str, ...]]]) -> ClaimedTasks:
-    return ClaimedTasks(
-        tuple(
-            msgspec.structs.replace(item, content=entry[0], depends_on=entry[1])
-            for item in claimed.items
-            if (entry := contents.get((item.task.zone_id, item.task.id))) is not None
-        )
+    items = tuple(
+        msgspec.structs.replace(item, content=entry[0], depends_on=entry[1])
+        for item in claimed.items
+        if (entry := contents.get(item.task.ref)) is not None
     )
+    return msgspec.structs.replace(claimed, items=items)

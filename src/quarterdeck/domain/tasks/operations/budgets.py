@@ -8,8 +8,7 @@ import msgspec
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
-from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.tasks.model.cost_types import (
     BUDGETS_MAX,
     Budget,
@@ -26,8 +25,8 @@ from quarterdeck.domain.tasks.model.rows import TaskRef
 from quarterdeck.domain.tasks.operations.costs import budget_event
 from quarterdeck.domain.tasks.queries import COSTS, Q
 from quarterdeck.domain.tasks.rules import budgets as rules, errors
-from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.domain.zones import operations as zones
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
@@ -45,28 +44,18 @@ async def change_budgets(
     tx: Transaction, commands: Sequence[PutBudget | RemoveBudget]
 ) -> list[Budget | Problem | Busy]:
     """Set and remove budgets in order of arrival, with the zones locked. Charges and claims take the same locks."""
-    caller_checks = CallerChecks(commands)
-    caller_statements = caller_checks.statements()
     task_refs = sorted({(command.zone_id, command.scope_key) for command in commands if command.scope is Scope.TASK})
-    batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
-    zone_rows, *caller_rows, budget_rows, task_rows = await tx.read(
-        zones.lock_statement(tx, zones_of(commands)),
-        *caller_statements,
-        COSTS.budgets_of_zones(batch=batch),
-        Q.task_dependency_states(batch=task_refs),
+    zone_ids = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+    batch, [budget_rows, task_rows] = await access.lock_with_roles(
+        tx, commands, COSTS.budgets_of_zones(batch=zone_ids), Q.task_dependency_states(batch=task_refs)
     )
-    locked = zones.decode_zones(zone_rows)
-    caller_state = caller_checks.build_state(caller_rows, tx.now)
-    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
-    zone_problems = zone_rules.ended_zone_problems(locked.values())
     existing_tasks = {(str(row[0]), str(row[1])) for row in task_rows}
     budget_batch = _BudgetBatch(decode(budget_rows, Budget))
     outcomes: list[Budget | Problem | Busy] = []
     for command in commands:
         problem = (
-            sessions.lock_problem(command, lock_failures)
-            or caller_state.problem(command, CHANGE_PERMISSION)
-            or zone_problems.get(command.zone_id)
+            batch.permission_problem(command, CHANGE_PERMISSION)
+            or batch.ended_zone_problem(command)
             or _missing_task_problem(command, existing_tasks)
         )
         outcomes.append(problem or await budget_batch.decide(tx, command))
@@ -141,7 +130,7 @@ async def _load_used_costs(tx: Transaction, command: PutBudget) -> CostSum:
 async def list_budgets(
     tx: Transaction, caller: Caller, zone_id: str, after: tuple[str, str, str], limit: int
 ) -> list[Budget]:
-    await require_permission(tx, caller, zone_id, READ_PERMISSION)
+    await access.require_permission(tx, caller, zone_id, READ_PERMISSION)
     scope, scope_key, period = after
     [rows] = await tx.read(
         COSTS.budgets_page(zone_id=zone_id, scope=scope, scope_key=scope_key, period=period, limit=limit)
@@ -152,7 +141,7 @@ async def list_budgets(
 
 
 async def read_costs(tx: Transaction, filters: CostFilter) -> list[CostGroup]:
-    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    await access.require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     [rows] = await tx.read(_costs_statement(filters))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)

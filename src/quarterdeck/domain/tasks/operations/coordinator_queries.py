@@ -107,8 +107,7 @@ async def load_waiting_slice(tx: Transaction, after: TaskRef, limit: int) -> Wai
 
 
 async def has_waiting_tasks(tx: Transaction) -> bool:
-    [rows] = await tx.read(COORDINATOR.tasks_any_waiting())
-    return bool(rows)
+    return await tx.has_rows(COORDINATOR.tasks_any_waiting())
 
 
 # -- counts and lookups ------------------------------------------------------------------------------------------
@@ -138,8 +137,7 @@ async def count_ready_tasks(tx: Transaction, limit: int) -> int:
 
 
 async def load_tasks(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef, Task]:
-    [rows] = await tx.read(Q.tasks_get(batch=sorted(refs)))
-    return {(task.zone_id, task.id): task for task in decode(rows, Task)}
+    return {(task.zone_id, task.id): task for task in await tx.fetch(Task, Q.tasks_get(batch=sorted(refs)))}
 
 
 async def find_agents_named_by_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> set[AgentRef]:

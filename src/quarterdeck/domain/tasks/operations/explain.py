@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from quarterdeck.core.clock import SECOND
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Agent, AgentFilter, State as AgentState
-from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.tasks.model.explain_types import (
     NODES_MAX,
     Candidate,
@@ -46,7 +46,7 @@ _decode_names = msgspec.json.Decoder(frozenset[str]).decode
 
 
 async def explain(tx: Transaction, lookup: TaskLookup) -> TaskExplanation:
-    await require_permission(tx, lookup.caller, lookup.zone_id, READ_PERMISSION)
+    await access.require_permission(tx, lookup.caller, lookup.zone_id, READ_PERMISSION)
     task_rows, *budgets = await tx.read(
         Q.tasks_with_content(batch=[(lookup.zone_id, lookup.id)]), *costs.spent_budget_statements([lookup.zone_id])
     )
@@ -119,7 +119,7 @@ async def read_tree(tx: Transaction, lookup: TaskLookup, depth: int) -> TaskTree
 
     Only paths from or to the task are followed. For example, other dependents of its dependencies are left out.
     """
-    await require_permission(tx, lookup.caller, lookup.zone_id, READ_PERMISSION)
+    await access.require_permission(tx, lookup.caller, lookup.zone_id, READ_PERMISSION)
     walk = _TreeWalk(lookup.zone_id, lookup.id)
     await walk.add_nodes(tx, [lookup.id], 0)
     if not walk.nodes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.errors import Conflict, NotFound
-from quarterdeck.domain.agents.operations.authorization import require_permission
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.tasks.model.commands import Abort, Progress, TaskCommand, TaskResult
 from quarterdeck.domain.tasks.model.heartbeat_types import HeartbeatWarning, ReportedTasks, TaskFeedback
 from quarterdeck.domain.tasks.model.rows import State, Task
@@ -136,7 +136,7 @@ async def _load_tasks(tx: Transaction, reported: ReportedTasks) -> HeartbeatTask
 
 async def _load_reported_task(tx: Transaction, progress: Progress, caller: Caller) -> Task:
     """Check the permission first: callers without it must not learn which tasks exist."""
-    await require_permission(tx, caller, progress.zone_id, "tasks.work")
+    await access.require_permission(tx, caller, progress.zone_id, "tasks.work")
     [rows] = await tx.read(Q.tasks_get(batch=[(progress.zone_id, progress.id)]))
     if not rows:
         raise errors.task_not_found(progress.id)

@@ -13,9 +13,9 @@ import msgspec
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.idempotency import Key, KeyRecord
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import State as AgentState
-from quarterdeck.domain.agents.operations.authorization import CallerChecks
 from quarterdeck.domain.tasks.model.commands import (
     Assign,
     Claim,
@@ -40,9 +40,8 @@ from quarterdeck.domain.tasks.rules.batch_input import (
     Timeouts,
 )
 from quarterdeck.domain.tasks.rules.idempotency import claim_key, command_key
-from quarterdeck.domain.zones import operations as zones, rules as zone_rules
+from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine import idempotency, leases
-from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
@@ -57,31 +56,9 @@ _decode_names = msgspec.json.Decoder(list[str]).decode
 @dataclass(frozen=True, slots=True)
 class Loaded:
     input: BatchInput
-    locked_zones: set[str]
-    """Commands for other zones are not decided: another transaction has locked them and may change the same rows."""
+    batch: access.BatchWithRoles
     valid_terms: set[tuple[str, int]]
     """The leader terms of the batch that are still valid."""
-
-
-class BatchedRead:
-    """Statements that run in one round trip, and their results."""
-
-    def __init__(self) -> None:
-        self._statements: list[BoundStatement] = []
-        self._results: list[list[Row]] = []
-
-    def add(self, statement: BoundStatement, needed: object = True) -> int | None:
-        """Add a statement and return the index of its result, or None if the statement is not needed."""
-        if not needed:
-            return None
-        self._statements.append(statement)
-        return len(self._statements) - 1
-
-    async def run(self, tx: Transaction) -> None:
-        self._results = await tx.read(*self._statements)
-
-    def rows(self, index: int | None) -> list[Row]:
-        return [] if index is None else self._results[index]
 
 
 async def load(
@@ -89,78 +66,69 @@ async def load(
 ) -> Loaded:
     """Load the input for the commands of the batch, and for waiting claims that may take new tasks."""
     refs = _BatchRefs(commands, polled_claims)
-    read = BatchedRead()
-    # Each `*_read` is the index of a result: `read.rows` returns its rows.
-    term_read = read.add(leases.valid_terms_statement(sorted(refs.terms)), refs.terms)
-    zone_read = read.add(zones.lock_statement(tx, refs.zones))
-    caller_checks = CallerChecks([*commands, *polled_claims])
-    caller_reads = [read.add(statement) for statement in caller_checks.statements()]
-    budget_reads = [read.add(statement) for statement in costs.spent_budget_statements(refs.offering_zones)]
-    key_read = read.add(idempotency.load_keys(sorted(refs.keys, key=str)), refs.keys)
-    task_read = read.add(Q.tasks_get(batch=sorted(refs.tasks)), refs.tasks)
-    dependency_state_read = read.add(Q.task_dependency_states(batch=sorted(refs.dependencies)), refs.dependencies)
-    rank_read = read.add(Q.task_ranks_get(batch=sorted(refs.creators)), refs.creators)
-    agent_read = read.add(agents.load_statement(sorted(refs.agents)), refs.agents)
-    held_read = read.add(Q.tasks_of_claims(batch=refs.claims), refs.claims)
     ending_refs = [(*ref, 0) for ref in sorted(refs.ending_tasks)]
-    dependent_read = read.add(Q.tasks_waiting_for(batch=ending_refs, limit=DEPENDENTS_MAX + 1), ending_refs)
-    retried_read = read.add(Q.task_dependencies_with_states(batch=sorted(refs.retried_tasks)), refs.retried_tasks)
-    closure_read = read.add(
-        Q.task_dependency_closure(batch=sorted(refs.new_dependencies), limit=CLOSURE_MAX), refs.new_dependencies
+    claiming_zones = [(zone,) for zone in sorted(refs.claiming_zones)]
+    batch, results = await access.lock_with_roles(
+        tx,
+        commands,
+        *costs.spent_budget_statements(refs.offering_zones),
+        idempotency.load_keys(sorted(refs.keys, key=str)) if refs.keys else None,
+        Q.tasks_get(batch=sorted(refs.tasks)) if refs.tasks else None,
+        Q.task_dependency_states(batch=sorted(refs.dependencies)) if refs.dependencies else None,
+        Q.task_ranks_get(batch=sorted(refs.creators)) if refs.creators else None,
+        agents.load_statement(sorted(refs.agents)) if refs.agents else None,
+        Q.tasks_of_claims(batch=refs.claims) if refs.claims else None,
+        Q.tasks_waiting_for(batch=ending_refs, limit=DEPENDENTS_MAX + 1) if ending_refs else None,
+        Q.task_dependencies_with_states(batch=sorted(refs.retried_tasks)) if refs.retried_tasks else None,
+        Q.task_dependency_closure(batch=sorted(refs.new_dependencies), limit=CLOSURE_MAX)
+        if refs.new_dependencies
+        else None,
+        Q.tasks_get_tags(batch=sorted(refs.retagged_tasks)) if refs.retagged_tasks else None,
+        Q.task_classes_ready(batch=claiming_zones) if claiming_zones else None,
+        waiting=polled_claims,
+        before=[leases.valid_terms_statement(sorted(refs.terms)) if refs.terms else None],
     )
-    tags_read = read.add(Q.tasks_get_tags(batch=sorted(refs.retagged_tasks)), refs.retagged_tasks)
-    class_read = read.add(
-        Q.task_classes_ready(batch=[(zone,) for zone in sorted(refs.claiming_zones)]), refs.claiming_zones
-    )
-    await read.run(tx)
+    term_rows, *budget_rows, key_rows, task_rows, dependency_rows, rank_rows, agent_rows, held_rows = results[:-5]
+    dependent_rows, retried_rows, closure_rows, tags_rows, class_rows = results[-5:]
 
-    locked_zones = zones.decode_zones(read.rows(zone_read))
-    retried_rows = read.rows(retried_read)
-    dependents, dependent_tasks = _decode_dependents(read.rows(dependent_read)[:DEPENDENTS_MAX])
-    key_records = idempotency.decode_records(read.rows(key_read))
-    loaded_agents = _agent_infos(read.rows(agent_read), tx.now)
-    classes, first_ranks = decode_classes(read.rows(class_read))
-    spent_budgets = costs.LoadedSpentBudgets.from_rows([read.rows(index) for index in budget_reads], tx.now)
+    dependents, dependent_tasks = _decode_dependents(dependent_rows[:DEPENDENTS_MAX])
+    key_records = idempotency.decode_records(key_rows)
+    loaded_agents = _agent_infos(agent_rows, tx.now)
+    classes, first_ranks = decode_classes(class_rows)
+    spent_budgets = costs.LoadedSpentBudgets.from_rows(budget_rows, tx.now)
     ready_statements = _ready_statements(
         commands, loaded_agents, _classes_within_budget(classes, spent_budgets), first_ranks, spent_budgets
     )
     ready, keyed_tasks = await _load_ready_and_keyed_tasks(tx, refs, key_records, ready_statements)
-    held_rows = read.rows(held_read)
-    caller_state = caller_checks.build_state([read.rows(index) for index in caller_reads], tx.now)
-    strategies, fair_ranks = _decode_ranks(read.rows(rank_read))
-    tasks = [*decode([*read.rows(task_read), *(row[:-1] for row in held_rows)], Task), *dependent_tasks, *keyed_tasks]
+    strategies, fair_ranks = _decode_ranks(rank_rows)
+    tasks = [*decode([*task_rows, *(row[:-1] for row in held_rows)], Task), *dependent_tasks, *keyed_tasks]
     batch_input = BatchInput(
         now=tx.now,
         timeouts=timeouts,
-        permission_problem=caller_state.problem,
-        zone_problems=zone_rules.ended_zone_problems(locked_zones.values()),
-        tasks=[task for task in tasks if task.zone_id in locked_zones],
-        dependency_states=decode(
-            [*read.rows(dependency_state_read), *(row[1:] for row in retried_rows)], DependencyState
-        ),
+        permission_problem=batch.role_problem,
+        zone_problems=zone_rules.ended_zone_problems(batch.zones.values()),
+        tasks=[task for task in tasks if task.zone_id in batch.zones],
+        dependency_states=decode([*dependency_rows, *(row[1:] for row in retried_rows)], DependencyState),
         keys=key_records,
         agents=loaded_agents,
         classes=classes,
-        ready_tasks=[task for task in decode([row[:-1] for row in ready], Task) if task.zone_id in locked_zones],
+        ready_tasks=[task for task in decode([row[:-1] for row in ready], Task) if task.zone_id in batch.zones],
         content_sizes={(str(row[1]), str(row[0])): int(str(row[-1])) for row in [*held_rows, *ready]},
         strategies=strategies,
         fair_ranks=fair_ranks,
         dependents=dependents,
-        dependents_truncated=len(read.rows(dependent_read)) > DEPENDENTS_MAX,
-        dependencies=_decode_dependencies([(row[1], row[0], row[2]) for row in retried_rows], read.rows(closure_read)),
-        tags={
-            (str(zone_id), str(task_id)): _decode_names(str(tags)) for zone_id, task_id, tags in read.rows(tags_read)
-        },
+        dependents_truncated=len(dependent_rows) > DEPENDENTS_MAX,
+        dependencies=_decode_dependencies([(row[1], row[0], row[2]) for row in retried_rows], closure_rows),
+        tags={(str(zone_id), str(task_id)): _decode_names(str(tags)) for zone_id, task_id, tags in tags_rows},
         is_over_budget=spent_budgets.is_spent_for,
     )
-    return Loaded(batch_input, set(locked_zones), {(str(name), int(str(term))) for name, term in read.rows(term_read)})
+    return Loaded(batch_input, batch, {(str(name), int(str(term))) for name, term in term_rows})
 
 
 class _BatchRefs:
     """Everything that the commands of a batch refer to."""
 
     def __init__(self, commands: Sequence[TaskCommand], polled_claims: Sequence[Claim]) -> None:
-        self.zones = zones_of([*commands, *polled_claims])
         self.terms: set[tuple[str, int]] = {
             command.leader_term for command in commands if command.leader_term is not None
         }

@@ -19,7 +19,7 @@ import msgspec
 from quarterdeck.core import redaction
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.tasks.model.log_types import (
     LINES_MAX,
     PAGE_BYTES_MAX,
@@ -62,22 +62,21 @@ class LogWriter:
         self._wake = wake
 
     async def add(self, tx: Transaction, commands: Sequence[AddLogLines]) -> list[list[str] | Problem | Busy]:
-        caller_checks = CallerChecks(commands)
         task_refs = sorted({(command.zone_id, command.id) for command in commands})
         first_lines = [(command.zone_id, command.id, command.lines[0].id) for command in commands]
-        *results, task_rows, count_rows, existing_rows = await tx.read(
-            *caller_checks.statements(),
+        batch, [task_rows, count_rows, existing_rows] = await access.load_with_roles(
+            tx,
+            commands,
             Q.tasks_get(batch=task_refs),
             LOGS.task_log_counts_and_secrets(batch=task_refs),
             LOGS.task_log_lines_existing(batch=first_lines),
         )
-        caller_state = caller_checks.build_state(results, tx.now)
         tasks_by_ref = {(task.zone_id, task.id): task for task in decode(task_rows, Task)}
         log_batch = _LogBatch(count_rows, {str(row[0]) for row in existing_rows})
         outcomes: list[list[str] | Problem | Busy] = []
         for command in commands:
             task = tasks_by_ref.get((command.zone_id, command.id))
-            problem = caller_state.problem(command, WORK_PERMISSION) or log_rendering.append_problem(
+            problem = batch.permission_problem(command, WORK_PERMISSION) or log_rendering.append_problem(
                 command.caller, task, command.id, command.attempt_token
             )
             if problem is None and task is not None:
@@ -192,7 +191,7 @@ def _insert_lines(tx: Transaction, lines: Sequence[tuple[Task, NewLogLine]]) -> 
 
 async def read_log(tx: Transaction, filters: LogFilter) -> LogPage:
     """Read one page. A reader that reads oldest first can continue later at the position of the page."""
-    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    await access.require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     start = filters.position or (FIRST_POSITION if filters.oldest_first else LAST_POSITION)
     task_rows, [head], event_rows, line_rows = await tx.read(
         Q.tasks_get(batch=[(filters.zone_id, filters.id)]),
@@ -269,5 +268,4 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def read_log_ends(tx: Transaction, tasks: Iterable[TaskRef]) -> list[LogEnd]:
-    [rows] = await tx.read(LOGS.task_log_ends(batch=[*tasks]))
-    return decode(rows, LogEnd)
+    return await tx.fetch(LogEnd, LOGS.task_log_ends(batch=[*tasks]))

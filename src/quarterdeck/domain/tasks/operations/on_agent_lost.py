@@ -14,7 +14,6 @@ from quarterdeck.domain.tasks.rules.batch_input import BatchInput, Timeouts
 from quarterdeck.domain.tasks.rules.decider import BatchDecider
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.interface import decode
 
 REASONS = {"agent.stale": "agent_stale", "agent.terminated": "agent_terminated", "agent.restarted": "lost_by_agent"}
 """Event type → reason of the abort."""
@@ -36,7 +35,7 @@ class LostAgentListener:
         decider = BatchDecider(
             BatchInput(tx.now, self._timeouts, _allow_all, tasks=await load_held_tasks(tx, sorted(events_by_agent)))
         )
-        for task in decider.tasks(decider.refs()):
+        for task in [*decider.batch.tasks.values()]:
             event = events_by_agent[task.zone_id, task.agent_id or ""]
             decider.decide(
                 Abort(
@@ -48,13 +47,12 @@ class LostAgentListener:
                     jitter=random.random(),
                 )
             )
-        await persist.persist(tx, decider, [])
+        await persist.persist(tx, decider.batch, [])
 
 
 async def load_held_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> list[Task]:
     batch = [(*ref, state) for ref in agents for state in (State.ASSIGNED, State.RUNNING)]
-    [rows] = await tx.read(Q.tasks_of_agents(batch=batch))
-    return decode(rows, Task)
+    return await tx.fetch(Task, Q.tasks_of_agents(batch=batch))
 
 
 def _allow_all(command: BaseCommand, permission: str) -> Problem | None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
+from quarterdeck.core.batch_rows import PendingEvent
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.tasks.model.rows import TABLE, ClaimedTask, Content, ContentUpdate, State, Task, TaskRef
+from quarterdeck.domain.tasks.model.rows import TABLE, ClaimedTask, Content, ContentUpdate, State, Task, TaskRef, Verb
 from quarterdeck.domain.tasks.operations import costs, dependency_reads, logs
 from quarterdeck.domain.tasks.queries import COORDINATOR, Q
-from quarterdeck.domain.tasks.rules.batch_input import PendingEvent
-from quarterdeck.domain.tasks.rules.decider import BatchDecider
+from quarterdeck.domain.tasks.rules.batch import Batch
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.secrets.rotation import SecretColumns
@@ -27,123 +27,121 @@ _ChangedTask = tuple[Task, Task, ContentUpdate]
 """(task as loaded, task as changed, changes to its content)"""
 
 
-async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
+async def persist(tx: Transaction, batch: Batch, claimed: Sequence[ClaimedTask]) -> Contents:
     """Write all changes of a batch. Returns the contents of the claimed tasks."""
-    _insert_tasks(tx, decider)
-    _write_dependencies(tx, decider)
-    if fair_ranks := decider.changed_fair_ranks():
+    _insert_tasks(tx, batch)
+    _write_dependencies(tx, batch)
+    _write_tags(tx, batch)
+    if fair_ranks := batch.fair_ranks.changed():
         tx.write(Q.task_fair_ranks_set(batch=[(*creator, rank) for creator, rank in sorted(fair_ranks.items())]))
-    contents = await _update_tasks(tx, decider, claimed)
-    if decider.held_count_changes or decider.seen_agents:
-        await agents.adjust_held(tx, decider.held_count_changes, decider.seen_agents)
-    if decider.activated_agents:
-        await agents.revive(tx, decider.activated_agents)
-    if decider.costs:
-        await costs.write_costs(tx, decider.costs, tx.now)
-    if decider.key_records_to_store:
-        tx.write(idempotency.store_records(decider.key_records_to_store, tx.now))
-    if decider.stack_traces:
-        logs.write_stack_traces(tx, decider.stack_traces)
-    for pending in decider.events:
+    contents = await _update_tasks(tx, batch, [item.task for item in claimed])
+    if batch.agents.held_changes or batch.agents.seen:
+        await agents.adjust_held(tx, batch.agents.held_changes, batch.agents.seen)
+    if batch.agents.activated:
+        await agents.revive(tx, batch.agents.activated)
+    if batch.costs:
+        await costs.write_costs(tx, batch.costs, tx.now)
+    if batch.keys.new_records:
+        tx.write(idempotency.store_records(batch.keys.new_records, tx.now))
+    if batch.stack_traces:
+        logs.write_stack_traces(tx, batch.stack_traces)
+    for pending in batch.tasks.events:
         tx.emit(to_event(pending))
     return contents
 
 
-def _insert_tasks(tx: Transaction, decider: BatchDecider) -> None:
-    if not decider.new_task_contents:
+def _insert_tasks(tx: Transaction, batch: Batch) -> None:
+    new_tasks = batch.tasks.inserts()
+    if not new_tasks:
         return
-    rows = [
-        (*msgspec.structs.astuple(decider.task(ref)), *msgspec.structs.astuple(content))
-        for ref, content in decider.new_task_contents.items()
-    ]
+    new_contents = batch.content.new
+    rows = [(*msgspec.structs.astuple(task), *msgspec.structs.astuple(new_contents[task.ref])) for task in new_tasks]
     for piece in chunks(rows):
         tx.write(Q.tasks_insert(batch=piece))
     class_rows = [
-        (*class_ref, decider.task(ref).task_type, decider.new_task_contents[ref].required_capabilities, tx.now)
-        for class_ref, ref in sorted(decider.new_classes.items())
+        (*class_ref, batch.tasks[ref].task_type, new_contents[ref].required_capabilities, tx.now)
+        for class_ref, ref in sorted(batch.new_classes.items())
     ]
     tx.write(Q.task_classes_insert(batch=class_rows))
 
 
-def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
-    """Write the dependencies and tags of new and changed tasks."""
-    replaced = sorted(ref for ref in decider.new_dependencies if ref not in decider.new_task_contents)
+def _write_dependencies(tx: Transaction, batch: Batch) -> None:
+    dependencies = batch.dependencies
+    replaced = sorted(ref for ref in dependencies.new if ref not in batch.content.new)
     if replaced:
         tx.write(Q.task_dependencies_remove(batch=replaced))
     edges = [
-        (*ref, dependency, int((ref, dependency) in decider.met_dependencies))
-        for ref, depends_on in decider.new_dependencies.items()
+        (*ref, dependency, int((ref, dependency) in dependencies.met))
+        for ref, depends_on in dependencies.new.items()
         for dependency in depends_on
     ]
     for piece in chunks(edges):
         tx.write(Q.task_dependencies_insert(batch=piece))
-    met_changes = [
-        (*ref, dependency, 1) for ref, dependency in decider.met_dependencies if ref not in decider.new_dependencies
-    ]
-    met_changes += [(*ref, dependency, 0) for ref, dependency in decider.reopened_dependencies]
+    met_changes = [(*ref, dependency, 1) for ref, dependency in dependencies.met if ref not in dependencies.new]
+    met_changes += [(*ref, dependency, 0) for ref, dependency in dependencies.reopened]
     for piece in chunks(sorted(met_changes)):
         tx.write(Q.task_dependencies_set_met(batch=piece))
-    if removed_tags := sorted(decider.removed_tags):
+
+
+def _write_tags(tx: Transaction, batch: Batch) -> None:
+    if removed_tags := sorted(batch.content.removed_tags):
         tx.write(Q.task_tags_remove(batch=removed_tags))
     tags = sorted(
-        (zone_id, tag, task_id) for (zone_id, task_id), task_tags in decider.new_tags.items() for tag in task_tags
+        (zone_id, tag, task_id) for (zone_id, task_id), task_tags in batch.content.new_tags.items() for tag in task_tags
     )
     for new_tags in chunks(tags):
         tx.write(Q.task_tags_insert(batch=new_tags))
 
 
-async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
+async def _update_tasks(tx: Transaction, batch: Batch, claimed: Sequence[Task]) -> Contents:
     """Update changed tasks and read the contents of claimed tasks, in one round trip."""
-    updates = _update_statements(decider)
-    refs = [(item.task.zone_id, item.task.id) for item in claimed]
-    unread_refs = sorted({ref for ref in refs if ref not in decider.new_task_contents})
+    changed_tasks = batch.tasks.updates()
+    updates = _update_statements(batch, changed_tasks)
+    unread_refs = sorted({task.ref for task in claimed if task.ref not in batch.content.new})
     reads: list[BoundStatement] = [Q.tasks_get_content(batch=unread_refs)] if unread_refs else []
     reads += dependency_reads.dependency_statements(
-        decider.tasks(unread_refs), dict.fromkeys(unread_refs, dependency_reads.LISTED_DEPENDENCIES_MAX)
+        [batch.tasks[ref] for ref in unread_refs], dict.fromkeys(unread_refs, dependency_reads.LISTED_DEPENDENCIES_MAX)
     )
+    contents: Contents = {
+        # Created and claimed in the same batch.
+        task.ref: (
+            batch.content.new[task.ref],
+            batch.dependencies.new[task.ref][: dependency_reads.LISTED_DEPENDENCIES_MAX],
+        )
+        for task in claimed
+        if task.ref in batch.content.new
+    }
     if not updates and not reads:
-        return _new_contents(decider, refs)
+        return contents
     results = await tx.read(*updates, *reads)
     updated_count = sum(len(result) for result in results[: len(updates)])
-    if updated_count != len(decider.originals):
+    if updated_count != len(changed_tasks):
         # The status or attempt of a row is not the loaded one: a writer has changed it without locking the zone.
         raise RuntimeError("tasks changed while their zone was locked")
     content_rows, *dependency_rows = results[len(updates) :] if reads else [[]]
     dependencies = dependency_reads.group_by_task(row for rows in dependency_rows for row in rows)
     stored_contents = decode([row[2:] for row in content_rows], Content)
-    contents: Contents = _new_contents(decider, refs)
     for row, content in zip(content_rows, stored_contents, strict=True):
         ref = (str(row[0]), str(row[1]))
         contents[ref] = (content, dependencies.get(ref, ()))
     return contents
 
 
-def _update_statements(decider: BatchDecider) -> list[BoundStatement]:
+def _update_statements(batch: Batch, changed_tasks: Sequence[tuple[Task, Task]]) -> list[BoundStatement]:
     claims: list[_ChangedTask] = []
     completions: list[_ChangedTask] = []
     others: list[_ChangedTask] = []
-    for ref, before in decider.originals.items():
-        changed_task = (before, decider.task(ref), decider.content_updates.get(ref, NO_UPDATE))
-        if decider.is_only_change(ref, decider.claim_changes.get(ref)):
-            claims.append(changed_task)
-        elif decider.is_only_change(ref, decider.completion_changes.get(ref)):
-            completions.append(changed_task)
-        else:
-            others.append(changed_task)
+    # These verbs have statements that write fewer columns.
+    groups = {Verb.CLAIM: claims, Verb.COMPLETE: completions}
+    for before, task in changed_tasks:
+        verb = batch.only_verb(task.ref)
+        group = others if verb is None else groups.get(verb, others)
+        group.append((before, task, batch.content.updates.get(task.ref, NO_UPDATE)))
     return [
         *(_start_statement(piece) for piece in chunks(claims)),
         *(_complete_statement(piece) for piece in chunks(completions)),
         *(_update_statement(piece) for piece in chunks(others)),
     ]
-
-
-def _new_contents(decider: BatchDecider, refs: Iterable[TaskRef]) -> Contents:
-    """Return the contents of tasks that were created and claimed in the same batch."""
-    return {
-        ref: (decider.new_task_contents[ref], decider.new_dependencies[ref][: dependency_reads.LISTED_DEPENDENCIES_MAX])
-        for ref in refs
-        if ref in decider.new_task_contents
-    }
 
 
 def _start_statement(changed_tasks: Sequence[_ChangedTask]) -> BoundStatement:
@@ -225,8 +223,8 @@ def _update_statement(changed_tasks: Sequence[_ChangedTask]) -> BoundStatement:
     return Q.tasks_update(batch=batch)
 
 
-def to_event(pending: PendingEvent) -> NewEvent:
-    task = pending.task
+def to_event(pending: PendingEvent[Task]) -> NewEvent:
+    task = pending.row
     data: dict[str, object] = {
         "taskType": task.task_type,
         "agentId": task.agent_id,
@@ -241,16 +239,9 @@ def to_event(pending: PendingEvent) -> NewEvent:
         data |= {"retryCount": task.retry_count, "maxRetries": task.max_retries, "final": bool(task.final)}
         if not task.final:
             data["availableAt"] = iso(task.available_at)
-    if pending.retries_exhausted:
-        data["exhausted"] = True
-    if pending.reason is not None:
-        data["reason"] = pending.reason
-    if pending.cycle:
-        data["cycle"] = [*pending.cycle[:100]]
-    encoded = msgspec.json.encode(data).decode()
-    return NewEvent(
-        pending.type, task.zone_id, task.id, pending.actor, pending.from_state, task.status, encoded, pending.trace
-    )
+    encoded = msgspec.json.encode({**data, **pending.data}).decode()
+    trace = pending.trace or task.trace
+    return NewEvent(pending.type, task.zone_id, task.id, pending.actor, pending.from_state, task.status, encoded, trace)
 
 
 SECRET_COLUMNS = SecretColumns(

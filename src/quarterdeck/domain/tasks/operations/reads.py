@@ -10,8 +10,8 @@ import msgspec
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
 from quarterdeck.domain.tasks.model.rows import Content, FullTask, Task, TaskRef
 from quarterdeck.domain.tasks.operations import dependency_reads
 from quarterdeck.domain.tasks.queries import LISTS, Q
@@ -68,18 +68,15 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[FullTask | Problem | Busy]:
     """Read tasks for several requests together. The number of statements does not depend on the number of requests."""
-    caller_checks = CallerChecks(lookups)
-    caller_statements = caller_checks.statements()
     task_refs = sorted({(lookup.zone_id, lookup.id) for lookup in lookups})
-    *results, rows = await tx.read(*caller_statements, Q.tasks_with_content(batch=task_refs))
-    caller_state = caller_checks.build_state(results, tx.now)
+    batch, [rows] = await access.load_with_roles(tx, lookups, Q.tasks_with_content(batch=task_refs))
     limits: dict[TaskRef, int] = {}
     for lookup in lookups:
         ref = (lookup.zone_id, lookup.id)
         limits[ref] = max(lookup.dependency_limit, limits.get(ref, 0))
     full_tasks = await _load_full_tasks(tx, rows, limits)
     return [
-        caller_state.problem(lookup, READ_PERMISSION)
+        batch.permission_problem(lookup, READ_PERMISSION)
         or full_tasks.get((lookup.zone_id, lookup.id))
         or errors.task_not_found(lookup.id)
         for lookup in lookups
@@ -88,7 +85,7 @@ async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[Ful
 
 async def list_tasks(tx: Transaction, filters: TaskFilter) -> TaskPage:
     """List up to `limit` tasks whose content fits in a page. A page has at least one task, so that paging advances."""
-    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    await access.require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     [rows] = await tx.read(_page_statement(filters))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
@@ -138,8 +135,7 @@ def _page_statement(filters: TaskFilter) -> BoundStatement:
 
 
 async def _require_agent(tx: Transaction, ref: tuple[str, str]) -> None:
-    [rows] = await tx.read(agents.load_statement([ref]))
-    if not rows:
+    if not await tx.has_rows(agents.load_statement([ref])):
         raise errors.agent_not_found(ref[1])
 
 

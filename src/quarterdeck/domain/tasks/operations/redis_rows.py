@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quarterdeck.bus.redis.key_layout import Heartbeat, MirroredAgent, MirroredTask, Ref, TaskHolder, pending_score
+from quarterdeck.bus.redis.key_layout import Heartbeat, MirroredAgent, MirroredTask, TaskHolder, pending_score
 from quarterdeck.core.clock import SECOND, Millis
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Agent, AgentStatus, State as AgentState
 from quarterdeck.domain.agents.rules import displayed_status

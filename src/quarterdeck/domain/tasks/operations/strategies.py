@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
-from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.tasks.model.commands import BaseCommand
 from quarterdeck.domain.tasks.model.rows import Strategy, Task
 from quarterdeck.domain.tasks.queries import COORDINATOR, Q
@@ -21,10 +20,9 @@ from quarterdeck.domain.tasks.rules import ranking, states
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import leases
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.transaction import Transaction
-from quarterdeck.store.interface import decode
 
 PERMISSION = "coordinator.use"
 SLICE = 1_000
@@ -46,7 +44,7 @@ class RankingState(msgspec.Struct, frozen=True):
 
 
 async def read_strategy(tx: Transaction, command: BaseCommand) -> Strategy:
-    await require_permission(tx, command.caller, command.zone_id, PERMISSION)
+    await access.require_permission(tx, command.caller, command.zone_id, PERMISSION)
     await zones.require_zone(tx, command.zone_id)
     [rows] = await tx.read(COORDINATOR.task_strategy_get(zone_id=command.zone_id))
     return Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY
@@ -55,19 +53,12 @@ async def read_strategy(tx: Transaction, command: BaseCommand) -> Strategy:
 async def run_batch(
     tx: Transaction, commands: Sequence[PutStrategy | RerankSlice]
 ) -> list[RankingState | Problem | Busy]:
-    zone_ids = zones_of(commands)
-    caller_checks = CallerChecks(commands)
     terms = sorted({command.leader_term for command in commands if command.leader_term is not None})
-    term_rows, zone_rows, *caller_rows = await tx.read(
-        leases.valid_terms_statement(terms), zones.lock_statement(tx, zone_ids), *caller_checks.statements()
-    )
+    batch, [term_rows] = await access.lock_with_roles(tx, commands, before=[leases.valid_terms_statement(terms)])
     valid_terms = {(str(name), int(str(term))) for name, term in term_rows}
-    locked = zones.decode_zones(zone_rows)
-    lock_failures = await zones.lock_failures(tx, zone_ids - {*locked})
-    caller_state = caller_checks.build_state(caller_rows, tx.now)
     outcomes: list[RankingState | Problem | Busy] = []
     for command in commands:
-        problem = sessions.lock_problem(command, lock_failures) or caller_state.problem(command, PERMISSION)
+        problem = batch.permission_problem(command, PERMISSION)
         if command.leader_term is not None and command.leader_term not in valid_terms:
             name, term = command.leader_term
             detail = f"Leader term {term} of lease {name!r} has ended: another process is the leader."
@@ -106,8 +97,7 @@ async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> 
     if not rows or rows[0][1] is None:
         return RankingState(Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY, True)
     strategy, ranked_to = Strategy(str(rows[0][0])), str(rows[0][1])
-    [task_rows] = await tx.read(COORDINATOR.tasks_to_rank(zone_id=command.zone_id, after=ranked_to, limit=SLICE))
-    tasks = decode(task_rows, Task)
+    tasks = await tx.fetch(Task, COORDINATOR.tasks_to_rank(zone_id=command.zone_id, after=ranked_to, limit=SLICE))
     outdated_tasks = [task for task in tasks if task.ranked_by is not strategy and not states.has_ended(task)]
     if outdated_tasks:
         ranks = (
@@ -129,14 +119,7 @@ async def _assign_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int
     zone_id = tasks[0].zone_id
     creators = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
     [rows] = await tx.read(COORDINATOR.task_fair_ranks_get(batch=creators))
-    fair_ranks = {str(creator): int(str(rank)) for creator, rank in rows}
-    max_claimed_rank = fair_ranks.get("", 0)
-    ranks: list[int] = []
-    for task in tasks:
-        fair_ranks[task.created_by] = rank = ranking.next_fair_rank(
-            fair_ranks.get(task.created_by, 0), max_claimed_rank
-        )
-        ranks.append(rank)
-    changed = [(zone_id, creator, rank) for creator, rank in sorted(fair_ranks.items()) if creator]
-    tx.write(Q.task_fair_ranks_set(batch=changed))
+    fair_ranks = ranking.FairRanks({(zone_id, str(creator)): int(str(rank)) for creator, rank in rows})
+    ranks = [fair_ranks.next_rank(zone_id, task.created_by) for task in tasks]
+    tx.write(Q.task_fair_ranks_set(batch=[(*creator, rank) for creator, rank in sorted(fair_ranks.changed().items())]))
     return ranks

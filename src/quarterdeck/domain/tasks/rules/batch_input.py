@@ -1,4 +1,4 @@
-"""The input of a batch, loaded while its zones are locked, and the events that a batch emits."""
+"""The input of a batch, loaded while its zones are locked."""
 
 from __future__ import annotations
 
@@ -55,18 +55,6 @@ class DependencyState(msgspec.Struct, frozen=True, array_like=True):
     final: int
     completed_at: Millis | None
 
-    @property
-    def has_failed(self) -> bool:
-        return bool(self.final)
-
-    @property
-    def is_completed(self) -> bool:
-        return self.completed_at is not None
-
-
-def to_dependency_state(task: Task) -> DependencyState:
-    return DependencyState(task.zone_id, task.id, task.status, task.final, task.completed_at)
-
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
@@ -109,18 +97,3 @@ class BatchInput:
     """Current tags of tasks whose tags are being replaced."""
     is_over_budget: Callable[[Task], bool] = lambda task: False
     """Whether a budget against which the task's costs count is spent."""
-
-
-@dataclass(frozen=True, slots=True)
-class PendingEvent:
-    """An event that the transaction will append to the event log."""
-
-    type: str
-    from_state: State | None
-    task: Task
-    actor: str
-    trace: str | None
-    reason: str | None = None
-    retries_exhausted: bool = False
-    """The task failed because no retry was left."""
-    cycle: tuple[str, ...] = ()

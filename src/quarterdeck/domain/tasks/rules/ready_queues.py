@@ -9,8 +9,10 @@ from itertools import takewhile
 
 import msgspec
 
-from quarterdeck.domain.tasks.model.rows import State, Task, TaskRef, WaitsFor
+from quarterdeck.core.batch_rows import BatchRows
+from quarterdeck.domain.tasks.model.rows import Task, TaskRef
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
+from quarterdeck.domain.tasks.rules.states import is_ready
 
 CLAIM_BYTES_MAX = 16 << 20
 """Maximum total content size, in bytes, of the tasks that the claims of one batch return. Tasks that do not fit stay
@@ -24,10 +26,6 @@ def class_id_of(task_type: str, required_capabilities: Sequence[str]) -> str:
     return hashlib.blake2b(msgspec.json.encode((task_type, *required_capabilities)), digest_size=12).hexdigest()
 
 
-def is_ready(task: Task) -> bool:
-    return task.status is State.PENDING and task.waits_for == WaitsFor.NOTHING
-
-
 class ReadyQueues:
     """One heap per class.
 
@@ -36,19 +34,27 @@ class ReadyQueues:
     """
 
     def __init__(
-        self, tasks: Mapping[TaskRef, Task], classes: Mapping[ClassRef, TaskClass], size_of: Callable[[Task], int]
+        self, tasks: BatchRows[Task], classes: Mapping[ClassRef, TaskClass], size_of: Callable[[TaskRef], int]
     ) -> None:
         self._tasks = tasks
         self._classes = {**classes}
         self._size_of = size_of
         self._bytes_left = CLAIM_BYTES_MAX
         self._heaps: dict[ClassRef, list[Entry]] = {}
+        self.ready_classes: set[ClassRef] = set()
+        """Classes in which a task became ready. If there are none, the batch offers no tasks to waiting claims."""
 
     def add_class(self, ref: ClassRef, task_class: TaskClass) -> None:
         self._classes.setdefault(ref, task_class)
 
     def push(self, task: Task) -> None:
         heapq.heappush(self._heaps.setdefault((task.zone_id, task.class_id), []), (task.rank, task.id))
+
+    def push_if_ready(self, task: Task) -> None:
+        """Queue a task that the batch has created or changed, if it is ready now."""
+        if is_ready(task):
+            self.ready_classes.add((task.zone_id, task.class_id))
+            self.push(task)
 
     def find_matching(
         self, zone_id: str, capabilities: frozenset[str], task_types: frozenset[str] | None
@@ -65,7 +71,7 @@ class ReadyQueues:
     def reserve_bytes(self, task: Task, *, is_first: bool) -> bool:
         """Reserve space for the task's content, if there is enough. The first task of a claim is always accepted:
         otherwise a large task might never be claimed."""
-        size = self._size_of(task)
+        size = self._size_of(task.ref)
         if size > self._bytes_left and not is_first:
             return False
         self._bytes_left -= size

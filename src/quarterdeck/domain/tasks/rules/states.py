@@ -1,7 +1,8 @@
 """Task states and transitions, and when a failed attempt is retried.
 
-Each function returns the task after one change. The functions do not check the current state; the decider does. The
-table `TASK_STATES` lists the transitions; `docs/states/task.md` is generated from it.
+Each function returns the task after one change. The new state comes from the table `TASK_STATES`, from which
+`docs/states/task.md` is generated. Decisions check the current state and refuse a command; here a transition that the
+table does not have is a bug and raises KeyError.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
-from quarterdeck.core.retry import Policy, backoff
+from quarterdeck.core.retry import Policy, next_attempt_at
 from quarterdeck.core.state_machine import StateMachine
-from quarterdeck.domain.tasks.model.commands import Cost, Create, Patch
+from quarterdeck.domain.tasks.model.commands import Cost, Create, Patch, Progress
 from quarterdeck.domain.tasks.model.rows import State, Strategy, Task, Verb, WaitsFor
+from quarterdeck.domain.tasks.rules import ranking
 
 _OPEN = (State.PENDING, State.ASSIGNED, State.RUNNING)
 TASK_STATES: StateMachine[State, Verb] = StateMachine(
@@ -36,10 +38,29 @@ TASK_STATES: StateMachine[State, Verb] = StateMachine(
         Verb.ARCHIVE: {State.COMPLETED: State.ARCHIVED, State.FAILED: State.ARCHIVED, State.ABORTED: State.ARCHIVED},
     },
 )
+EVENT_TYPES = {
+    Verb.ASSIGN: "task.assigned",
+    Verb.CLAIM: "task.started",
+    Verb.START: "task.started",
+    Verb.PAUSE: "task.paused",
+    Verb.RESUME: "task.resumed",
+    Verb.COMPLETE: "task.completed",
+    Verb.FAIL: "task.failed",
+    Verb.FAIL_DEPENDENCY: "task.failed",
+    Verb.RELEASE: "task.released",
+    Verb.ABORT: "task.aborted",
+    Verb.CANCEL: "task.aborted",
+    Verb.REQUEUE: "task.requeued",
+    Verb.ARCHIVE: "task.archived",
+}
 HELD = frozenset({State.ASSIGNED, State.RUNNING})
 """States in which an agent holds the task."""
 DEPENDENCY_FAILED = "dependency_failed"
 DEPENDENCY_CYCLE = "dependency_cycle"
+# Cleared when an attempt ends.
+_NO_ATTEMPT = dict.fromkeys(("session_key", "claim_id", "timeout_at", "overdue_at", "warned_at"))
+# Cleared too when no repeat of a report has to be recognised.
+_NO_HOLDER = dict.fromkeys(("agent_id", "attempt_token"))
 _replace = msgspec.structs.replace
 
 
@@ -48,15 +69,20 @@ def has_ended(task: Task) -> bool:
     return task.status in (State.COMPLETED, State.ARCHIVED) or bool(task.final)
 
 
-class TaskRank(msgspec.Struct, frozen=True):
-    """The rank of a task, and the strategy under which it was computed."""
-
-    strategy: Strategy
-    value: int
+def is_allowed(verb: Verb, task: Task) -> bool:
+    return TASK_STATES.next_state(verb, task.status) is not None
 
 
-def create(command: Create, rank: TaskRank, unmet_count: int, now: Millis) -> Task:
-    assert command.caller is not None
+def is_ready(task: Task) -> bool:
+    return task.status is State.PENDING and task.waits_for == WaitsFor.NOTHING
+
+
+def _transition(task: Task, verb: Verb, now: Millis, **changes: object) -> Task:
+    return _replace(task, status=TASK_STATES.transitions[verb][task.status], updated_at=now, **changes)
+
+
+def create(command: Create, rank: int, ranked_by: Strategy, unmet_count: int, now: Millis) -> Task:
+    assert command.caller is not None  # the route requires a caller
     available_at = max(now, command.run_at or now)
     return Task(
         id=command.id,
@@ -75,8 +101,8 @@ def create(command: Create, rank: TaskRank, unmet_count: int, now: Millis) -> Ta
         retry_backoff_seconds=command.retry_backoff_seconds,
         on_dependency_failure=command.on_dependency_failure,
         class_id=command.class_id,
-        rank=rank.value,
-        ranked_by=rank.strategy,
+        rank=rank,
+        ranked_by=ranked_by,
         waits_for=_waits_for(unmet_count, available_at, now),
         dependency_count=len(command.depends_on),
         unmet_dependencies=unmet_count,
@@ -107,12 +133,8 @@ def create(command: Create, rank: TaskRank, unmet_count: int, now: Millis) -> Ta
     )
 
 
-def waits_for(task: Task, now: Millis) -> int:
-    """What a PENDING task is waiting for before it can be claimed (`WaitsFor`)."""
-    return _waits_for(task.unmet_dependencies, task.available_at, now)
-
-
 def _waits_for(unmet_count: int, available_at: Millis, now: Millis) -> int:
+    """What a PENDING task is waiting for before it can be claimed (`WaitsFor`)."""
     # Check dependencies first: until they are met, the start time does not matter.
     if unmet_count:
         return WaitsFor.DEPENDENCIES
@@ -129,11 +151,24 @@ class Attempt(msgspec.Struct, frozen=True):
     session_key: str | None = None
 
 
-def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
+def claim(task: Task, attempt: Attempt, overdue_ms: Millis, now: Millis) -> Task:
+    return _start(_add_attempt(task, attempt, now), Verb.CLAIM, overdue_ms, now)
+
+
+def assign(task: Task, attempt: Attempt, launch_deadline: Millis, now: Millis) -> Task:
+    """Until the task starts, `timeout_at` is the launch deadline. `start` replaces it with the attempt's timeout."""
+    return _transition(_add_attempt(task, attempt, now), Verb.ASSIGN, now, timeout_at=launch_deadline)
+
+
+def start(task: Task, overdue_ms: Millis, now: Millis) -> Task:
+    """Start the attempt that the assignment created. It keeps its token."""
+    return _start(task, Verb.START, overdue_ms, now)
+
+
+def _add_attempt(task: Task, attempt: Attempt, now: Millis) -> Task:
     # Count the attempt now, not when it ends: an agent that dies never reports the end.
     return _replace(
         task,
-        status=State.ASSIGNED,
         agent_id=attempt.agent_id,
         attempt=task.attempt + 1,
         attempt_token=attempt.token,
@@ -144,31 +179,24 @@ def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
         warned_at=None,
         progress_at=None,
         overdue_at=None,
-        timeout_at=_timeout_at(task, now),
         assigned_at=now,
-        updated_at=now,
     )
 
 
-def set_launch_deadline(task: Task, deadline: Millis) -> Task:
-    """Until the task starts, `timeout_at` is the launch deadline. `start` replaces it with the attempt's timeout."""
-    return _replace(task, timeout_at=deadline)
-
-
-def start(task: Task, overdue_ms: Millis, now: Millis) -> Task:
+def _start(task: Task, verb: Verb, overdue_ms: Millis, now: Millis) -> Task:
     """Start the attempt. Its agent is warned `overdue_ms` after the estimated end."""
     estimated_end = task.estimated_completion_at
     if task.estimated_duration_minutes is not None:
         estimated_end = now + task.estimated_duration_minutes * MINUTE
-    return _replace(
+    return _transition(
         task,
-        status=State.RUNNING,
+        verb,
+        now,
         estimated_completion_at=estimated_end,
         overdue_at=None if estimated_end is None else estimated_end + overdue_ms,
-        timeout_at=_timeout_at(task, now),
+        timeout_at=None if task.timeout_seconds is None else now + task.timeout_seconds * SECOND,
         started_at=now,
         progress_at=now,
-        updated_at=now,
     )
 
 
@@ -176,61 +204,45 @@ def set_claim_id(task: Task, claim_id: str | None) -> Task:
     return _replace(task, claim_id=claim_id)
 
 
-def _timeout_at(task: Task, now: Millis) -> Millis | None:
-    return None if task.timeout_seconds is None else now + task.timeout_seconds * SECOND
+def set_session_key(task: Task, session_key: str) -> Task:
+    return _replace(task, session_key=session_key)
 
 
-class ProgressReport(msgspec.Struct, frozen=True):
-    percent: int | None
-    step: str | None
-    is_reset: bool = False
+def update_progress(task: Task, report: Progress, hung_ms: Millis, now: Millis) -> Task:
+    """Apply a progress report. Within an attempt, progress never decreases unless the agent resets it.
 
-
-def update_progress(task: Task, report: ProgressReport, now: Millis) -> Task:
-    """Apply a progress report. Within an attempt, progress never decreases unless the agent resets it."""
+    If the agent was warned, the abort of the attempt is postponed.
+    """
     percent = task.progress_percent if report.percent is None else report.percent
     return _replace(
         task,
         progress_percent=percent if report.is_reset else max(percent, task.progress_percent),
         current_step=task.current_step if report.step is None else report.step,
+        overdue_at=task.overdue_at if task.warned_at is None else now + hung_ms,
         progress_at=now,
         updated_at=now,
     )
 
 
-def set_session_key(task: Task, session_key: str) -> Task:
-    return _replace(task, session_key=session_key)
+def mark_warned(task: Task, hung_ms: Millis, now: Millis) -> Task:
+    return _replace(task, warned_at=now, overdue_at=now + hung_ms, updated_at=now)
 
 
 def release(task: Task, now: Millis) -> Task:
     """Give the attempt back. It does not count as an attempt of the task."""
-    pending = _clear_attempt(task, State.PENDING, now)
-    return _replace(pending, attempt=task.attempt - 1, waits_for=waits_for(pending, now))
+    waits_for = _waits_for(task.unmet_dependencies, task.available_at, now)
+    changes = {**_NO_ATTEMPT, **_NO_HOLDER, "attempt": task.attempt - 1, "waits_for": waits_for}
+    return _transition(task, Verb.RELEASE, now, **changes)
 
 
 def pause(task: Task, now: Millis) -> Task:
     """Pause the task and end its attempt: later reports from its agent are refused. The checkpoint is kept."""
-    return _replace(_clear_attempt(task, State.PAUSED, now), waits_for=WaitsFor.NOTHING)
+    return _transition(task, Verb.PAUSE, now, **_NO_ATTEMPT, **_NO_HOLDER, waits_for=WaitsFor.NOTHING)
 
 
 def resume(task: Task, now: Millis) -> Task:
-    pending = _replace(task, status=State.PENDING, updated_at=now)
-    return _replace(pending, waits_for=waits_for(pending, now))
-
-
-def _clear_attempt(task: Task, status: State, now: Millis) -> Task:
-    return _replace(
-        task,
-        status=status,
-        agent_id=None,
-        session_key=None,
-        attempt_token=None,
-        claim_id=None,
-        timeout_at=None,
-        overdue_at=None,
-        warned_at=None,
-        updated_at=now,
-    )
+    waits_for = _waits_for(task.unmet_dependencies, task.available_at, now)
+    return _transition(task, Verb.RESUME, now, waits_for=waits_for)
 
 
 # -- end, retry and archive --------------------------------------------------------------------------------------
@@ -238,15 +250,15 @@ def _clear_attempt(task: Task, status: State, now: Millis) -> Task:
 
 def complete(task: Task, now: Millis) -> Task:
     # Keep the token, so that a repeated report is recognised.
-    return _replace(
+    return _transition(
         task,
-        status=State.COMPLETED,
+        Verb.COMPLETE,
+        now,
         waits_for=WaitsFor.NOTHING,
         progress_percent=100,
         timeout_at=None,
         overdue_at=None,
         completed_at=now,
-        updated_at=now,
     )
 
 
@@ -260,96 +272,76 @@ class Failure(msgspec.Struct, frozen=True):
     raises_priority: bool = False
 
 
-def fail(task: Task, status: State, failure: Failure, backoff_max_ms: Millis, now: Millis) -> Task:
-    """End the attempt as FAILED or ABORTED. If the failure is retryable and retries remain, the task is retried after a
+def fail(task: Task, verb: Verb, failure: Failure, backoff_max_ms: Millis, now: Millis) -> Task:
+    """End the attempt by FAIL or ABORT. If the failure is retryable and retries remain, the task is retried after a
     backoff; otherwise it is FAILED and final."""
-    retries_exhausted = task.retry_count >= task.max_retries
+    policy = Policy(task.max_retries + 1, task.retry_backoff_seconds * SECOND, 2.0, backoff_max_ms)
+    retry_at = next_attempt_at(policy, attempt=task.retry_count + 1, now=now, jitter=failure.jitter)
     # Keep the agent and the token, so that a repeated report of this failure is recognised.
-    ended = _replace(
-        _clear_attempt(task, status, now),
-        agent_id=task.agent_id,
-        attempt_token=task.attempt_token,
+    if retry_at is None or not failure.retryable:
+        return _end(task, Verb.FAIL, failure.reason, now, **_NO_ATTEMPT)
+    raised = set_priority(task, min(ranking.PRIORITY_MAX, task.priority + 1)) if failure.raises_priority else task
+    return _transition(
+        raised,
+        verb,
+        now,
+        **_NO_ATTEMPT,
+        waits_for=WaitsFor.TIME,
+        available_at=retry_at,
+        retry_count=task.retry_count + 1,
         reason=failure.reason,
         failed_at=now,
     )
-    if not failure.retryable or retries_exhausted:
-        return _replace(ended, status=State.FAILED, waits_for=WaitsFor.NOTHING, final=1, dependents_pending=1)
-    policy = Policy(0, task.retry_backoff_seconds * SECOND, 2.0, backoff_max_ms)
-    return _replace(
-        ended,
-        waits_for=WaitsFor.TIME,
-        available_at=now + backoff(policy, attempt=task.retry_count + 1, jitter=failure.jitter),
-        retry_count=task.retry_count + 1,
-        priority=min(10, task.priority + 1) if failure.raises_priority else task.priority,
-    )
-
-
-def has_exhausted_retries(before: Task, after: Task, *, retryable: bool) -> bool:
-    """Whether the task failed because no retry was left."""
-    return bool(after.final) and retryable and before.retry_count >= before.max_retries
 
 
 def cancel(task: Task, reason: str, now: Millis) -> Task:
-    """Make the task ABORTED and final, and clear its agent and token."""
-    ended = _clear_attempt(task, State.ABORTED, now)
-    return _replace(ended, waits_for=WaitsFor.NOTHING, final=1, dependents_pending=1, reason=reason, failed_at=now)
+    """Make the task ABORTED and final. If it waits for a retry, its last agent and token are kept."""
+    awaits_retry = task.status in (State.FAILED, State.ABORTED)
+    return _end(task, Verb.CANCEL, reason, now, **({} if awaits_retry else _NO_ATTEMPT | _NO_HOLDER))
 
 
 def fail_dependency(task: Task, reason: str, now: Millis) -> Task:
-    return _replace(
-        task,
-        status=State.FAILED,
-        waits_for=WaitsFor.NOTHING,
-        final=1,
-        dependents_pending=1,
-        reason=reason,
-        failed_at=now,
-        updated_at=now,
-    )
+    return _end(task, Verb.FAIL_DEPENDENCY, reason, now)
 
 
-def cancel_retry(task: Task, reason: str, now: Millis) -> Task:
-    """Cancel a task that is waiting for a retry. It has no open attempt; its last agent and token are kept."""
-    return _replace(
-        task,
-        status=State.ABORTED,
-        waits_for=WaitsFor.NOTHING,
-        final=1,
-        dependents_pending=1,
-        reason=reason,
-        failed_at=now,
-        updated_at=now,
-    )
+def _end(task: Task, verb: Verb, reason: str, now: Millis, **changes: object) -> Task:
+    """End the task without a result and without a retry."""
+    end = {"waits_for": WaitsFor.NOTHING, "final": 1, "dependents_pending": 1, "reason": reason, "failed_at": now}
+    return _transition(task, verb, now, **end, **changes)
 
 
 def requeue(task: Task, now: Millis) -> Task:
     """Make the task PENDING again after its backoff."""
-    pending = _replace(
-        _clear_attempt(task, State.PENDING, now),
+    return _requeue(task, task.unmet_dependencies, min(task.available_at, now), now)
+
+
+def retry(task: Task, unmet_count: int, now: Millis) -> Task:
+    """Make the task PENDING again on a user's request. The retry count is reset, and the checkpoint is kept."""
+    return _replace(_requeue(task, unmet_count, now, now), retry_count=0)
+
+
+def _requeue(task: Task, unmet_count: int, available_at: Millis, now: Millis) -> Task:
+    return _transition(
+        task,
+        Verb.REQUEUE,
+        now,
+        **_NO_ATTEMPT,
+        **_NO_HOLDER,
         final=0,
         dependents_pending=0,
         reason=None,
         failed_at=None,
-        available_at=min(task.available_at, now),
+        available_at=available_at,
+        unmet_dependencies=unmet_count,
+        waits_for=_waits_for(unmet_count, available_at, now),
     )
-    return _replace(pending, waits_for=waits_for(pending, now))
-
-
-def retry(task: Task, now: Millis) -> Task:
-    """Make the task PENDING again on a user's request. The retry count is reset, and the checkpoint is kept."""
-    pending = _replace(
-        _clear_attempt(task, State.PENDING, now),
-        final=0,
-        dependents_pending=0,
-        reason=None,
-        retry_count=0,
-        available_at=now,
-    )
-    return _replace(pending, waits_for=waits_for(pending, now), failed_at=None)
 
 
 def archive(task: Task, now: Millis) -> Task:
-    return _replace(task, status=State.ARCHIVED, waits_for=WaitsFor.NOTHING, updated_at=now)
+    return _transition(task, Verb.ARCHIVE, now, waits_for=WaitsFor.NOTHING)
+
+
+# -- changes without a transition --------------------------------------------------------------------------------
 
 
 def add_costs(task: Task, costs: tuple[Cost, ...]) -> Task:
@@ -361,21 +353,28 @@ def add_costs(task: Task, costs: tuple[Cost, ...]) -> Task:
     )
 
 
-# -- rank, dependencies, warnings and changes --------------------------------------------------------------------
+def set_priority(task: Task, priority: int) -> Task:
+    after = _replace(task, priority=priority)
+    if priority == task.priority or task.ranked_by is Strategy.FAIR:
+        return after
+    return _replace(after, rank=ranking.rank_of(task.ranked_by, after))
 
 
-def set_rank(task: Task, rank: TaskRank) -> Task:
-    return _replace(task, rank=rank.value, ranked_by=rank.strategy)
-
-
-def update_waits_for(task: Task, now: Millis) -> Task:
+def make_available(task: Task, now: Millis) -> Task:
     """Recompute `waits_for` of a PENDING task whose start time has passed."""
-    return _replace(task, waits_for=waits_for(task, now), updated_at=now)
+    return _replace(task, waits_for=_waits_for(task.unmet_dependencies, task.available_at, now), updated_at=now)
 
 
 def set_dependencies(task: Task, dependency_count: int, unmet_count: int, now: Millis) -> Task:
-    changed = _replace(task, dependency_count=dependency_count, unmet_dependencies=unmet_count, updated_at=now)
-    return _replace(changed, waits_for=waits_for(changed, now)) if task.status is State.PENDING else changed
+    # A PAUSED task gets its `waits_for` when it is resumed.
+    is_pending = task.status is State.PENDING
+    return _replace(
+        task,
+        dependency_count=dependency_count,
+        unmet_dependencies=unmet_count,
+        waits_for=_waits_for(unmet_count, task.available_at, now) if is_pending else task.waits_for,
+        updated_at=now,
+    )
 
 
 def meet_dependency(task: Task, now: Millis) -> Task:
@@ -387,25 +386,12 @@ def set_dependents_pending(task: Task, *, pending: bool) -> Task:
     return _replace(task, dependents_pending=int(pending))
 
 
-def mark_warned(task: Task, next_check_at: Millis, now: Millis) -> Task:
-    return _replace(task, warned_at=now, overdue_at=next_check_at, updated_at=now)
-
-
-def set_overdue_at(task: Task, next_check_at: Millis) -> Task:
-    """Postpone the abort of a warned attempt that has made progress."""
-    return _replace(task, overdue_at=next_check_at)
-
-
 def apply_patch(task: Task, command: Patch, overdue_ms: Millis, now: Millis) -> Task:
-    estimated_end = (
-        task.estimated_completion_at if command.estimated_completion_at is UNSET else command.estimated_completion_at
-    )
-    after = _replace(
-        task,
-        priority=task.priority if command.priority is None else command.priority,
-        estimated_completion_at=estimated_end,
-        updated_at=now,
-    )
-    if task.status is not State.RUNNING or estimated_end == task.estimated_completion_at:
+    after = _replace(task if command.priority is None else set_priority(task, command.priority), updated_at=now)
+    estimated_end = command.estimated_completion_at
+    if estimated_end is UNSET or estimated_end == task.estimated_completion_at:
+        return after
+    after = _replace(after, estimated_completion_at=estimated_end)
+    if task.status is not State.RUNNING:
         return after
     return _replace(after, warned_at=None, overdue_at=None if estimated_end is None else estimated_end + overdue_ms)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.webhooks.model import (
     ClaimDeliveries,
     ClaimedDeliveries,
@@ -18,7 +19,6 @@ from quarterdeck.domain.webhooks.model import (
     Endpoint,
     FailPending,
     FailPendingResult,
-    Ref,
     ReportAttempt,
     ReportResult,
 )
@@ -78,6 +78,7 @@ class AttemptReporter:
         endpoints = _endpoints_by_ref(endpoint_rows)
         deliveries = {(row.endpoint_id, row.zone_id, row.id): row for row in decode(rows, Delivery)}
         updates: dict[DeliveryKey, DeliveryUpdate] = {}
+        current_reports: list[ReportAttempt] = []
         for command in commands:
             key = (command.endpoint_id, command.zone_id, command.id)
             row = deliveries.get(key)
@@ -85,7 +86,8 @@ class AttemptReporter:
                 updates[key] = _update_row(
                     states.apply_report(row, command, tx.now, self._failure_policy.schedule), command.lease_expires_at
                 )
-        self._record_failures(tx, commands, endpoints)
+                current_reports.append(command)
+        self._record_failures(tx, current_reports, endpoints)
         updated: set[tuple[object, ...]] = set()
         if updates:
             [updated_rows] = await tx.read(

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.authorization import CallerChecks
-from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.webhooks.model import Create, Delivery, Endpoint, EndpointResult, Replay, WebhookCommand
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules.endpoints import (
@@ -18,10 +17,10 @@ from quarterdeck.domain.webhooks.rules.endpoints import (
     PendingEvent,
     key_scope,
 )
-from quarterdeck.domain.zones import operations as zones, rules as zone_rules
+from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy, zones_of
+from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
@@ -33,35 +32,28 @@ class EndpointUpdater:
         self._policy = policy
 
     async def run(self, tx: Transaction, commands: Sequence[WebhookCommand]) -> list[EndpointResult | Problem | Busy]:
-        caller_checks = CallerChecks(commands)
-        auth_statements = caller_checks.statements()
         batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
         replay_keys = sorted(
             {(command.id, command.zone_id, command.delivery_id) for command in commands if isinstance(command, Replay)}
         )
         keys = [key for command in commands if isinstance(command, Create) and (key := key_scope(command)) is not None]
-        locked_rows, *auth_rows, rows, delivery_rows, key_rows = await tx.read(
-            zones.lock_statement(tx, zones_of(commands)),
-            *auth_statements,
+        locked, [rows, delivery_rows, key_rows] = await access.lock_with_roles(
+            tx,
+            commands,
             Q.webhooks_of_zones(batch=batch),
             Q.webhook_deliveries_get(batch=replay_keys),
             idempotency.load_keys(keys),
         )
-        locked, caller_state = zones.decode_zones(locked_rows), caller_checks.build_state(auth_rows, tx.now)
-        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
         decider = EndpointDecider(
             tx.now,
-            zone_rules.ended_zone_problems(locked.values()),
+            zone_rules.ended_zone_problems(locked.zones.values()),
             EndpointBatchInput(
                 decode(rows, Endpoint), decode(delivery_rows, Delivery), idempotency.decode_records(key_rows)
             ),
             self._policy,
         )
         outcomes = [
-            sessions.lock_problem(command, lock_failures)
-            or caller_state.problem(command, CHANGE_PERMISSION)
-            or decider.decide(command)
-            for command in commands
+            locked.permission_problem(command, CHANGE_PERMISSION) or decider.decide(command) for command in commands
         ]
         await _persist(tx, decider)
         return outcomes

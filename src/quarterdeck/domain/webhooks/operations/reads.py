@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.agents.operations.authorization import require_permission
+from quarterdeck.core.ids import Ref
+from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.webhooks import rules
-from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, DeliveryState, Endpoint, EndpointFilter, Ref
+from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, DeliveryState, Endpoint, EndpointFilter
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.transaction import Transaction
@@ -22,7 +23,7 @@ MAX_ID = "~"
 
 async def list_endpoints(tx: Transaction, filters: EndpointFilter) -> list[Endpoint]:
     """All endpoints of a zone, newest first, or the one with the given id."""
-    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    await access.require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
     [rows] = await tx.read(Q.webhooks_of_zones(batch=[(filters.zone_id,)]))
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
@@ -80,5 +81,4 @@ async def find_pending_endpoints(
 
     `excluded` are (zone id, endpoint id), or (zone id, None) for a whole zone.
     """
-    [rows] = await tx.read(Q.webhook_endpoints_with_pending(excluded=[*excluded], limit=limit))
-    return decode(rows, PendingEndpoint)
+    return await tx.fetch(PendingEndpoint, Q.webhook_endpoints_with_pending(excluded=[*excluded], limit=limit))

@@ -12,6 +12,7 @@ from quarterdeck.core import ssrf
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Invalid, LimitReached, NotFound, Problem
 from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict, new_record
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.services.rules.endpoint_urls import endpoint_problem
 from quarterdeck.domain.webhooks.model import (
     ENDPOINTS_MAX,
@@ -22,7 +23,6 @@ from quarterdeck.domain.webhooks.model import (
     Endpoint,
     EndpointCommand,
     EndpointResult,
-    Ref,
     Remove,
     Replay,
     RotateSecret,

@@ -10,6 +10,7 @@ import msgspec
 from quarterdeck.core.caller import Role
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
+from quarterdeck.core.ids import Ref
 from quarterdeck.domain.zones.model import (
     ROLE_ASSIGNMENTS_MAX,
     ChangeRole,
@@ -17,9 +18,6 @@ from quarterdeck.domain.zones.model import (
     RoleAssignment,
     RoleAssignmentChange,
 )
-
-Ref = tuple[str, str]
-"""(zone, subject)"""
 
 
 @dataclass(frozen=True, slots=True)
