@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Older pip passes PIP_CONSTRAINT to the isolated build; newer pip reads PIP_BUILD_CONSTRAINT there.
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	.venv/bin/python -m pip install --quiet -c constraints.txt
+	.venv/bin/python -m pip install --progress-bar off -c constraints.txt
 
 BASE := .venv/.installed
 TEST := .venv/.installed-test
@@ -81,7 +81,7 @@ docs: $(BASE) ## generate docs/metrics.md and docs/settings.md
 # Reinstalled only when pyproject.toml or constraints.txt has changed.
 $(BASE): .venv/bin/python pyproject.toml constraints.txt
 	@echo 'Installing Quarterdeck into .venv'
-	@$(PIP) -e .
+	@$(PIP) -e '.[server]'
 	@touch $@
 
 $(TEST): .venv/bin/python pyproject.toml constraints.txt

@@ -28,6 +28,9 @@ def embedded(
     keys). Without `database`, the server uses a temporary directory and deletes it at the end. `settings` maps setting
     names to values.
     """
+    from quarterdeck.client.server_package import require_server
+
+    require_server("`quarterdeck.embedded()`")
     from quarterdeck.embedded_server import Embedded, EmbeddedConfig  # late: it imports all of the server
 
     return Embedded(EmbeddedConfig(database, data, settings or {}), zone)

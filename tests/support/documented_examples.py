@@ -1,9 +1,9 @@
 """Runs the examples of a Markdown page as a reader would: in order, in one shell, beside a running server.
 
 A `console` block is run. A line that begins with `$ ` is a command; lines that begin with `> ` continue it, as does a
-backslash at the end of a line. The other lines are the expected output, without which the output is not compared. `…`
-stands for any text in a line; a line `…` stands for any number of lines. A command must succeed, unless its expected
-output is an error of `qd` or the next command prints `$?`.
+backslash at the end of a line. The other lines are the expected output, without which the output is not compared. In a
+line, `…` matches any text; a line `…` matches any number of lines. A command must succeed, unless its expected output
+is an error of `qd` or the next command prints `$?`.
 
 A comment above a block changes that:
 

@@ -24,6 +24,7 @@ from quarterdeck.cli.command_table import (
     Option,
 )
 from quarterdeck.cli.context import Context
+from quarterdeck.client.server_package import require_server
 
 ROOT = Group("")
 DB = Group("db", "Manage the database: schema and backups.")
@@ -54,6 +55,7 @@ def token(context: Context) -> int:
 def exec_server_command(context: Context, extra_args: Sequence[str] = ()) -> int:
     """Replace this process with `python -m quarterdeck`. Does not return."""
     command = context.parsed.command
+    require_server(f"`qd {' '.join(command.words)}`")
     # The server program accepts only these two global options.
     global_options = [option for option in GLOBAL_OPTIONS if option.key in ("json", "data")]
     args = [

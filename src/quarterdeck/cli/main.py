@@ -45,6 +45,15 @@ def _run_reporting_problems(argv: list[str]) -> int:
         from quarterdeck.cli import errors
 
         return errors.report_problem(problem, as_json="--json" in argv)
+    except ModuleNotFoundError as error:
+        # Commands that need tmux or a terminal import modules that only POSIX systems have, when they run.
+        if sys.platform != "win32":
+            raise
+        from quarterdeck.cli import errors
+        from quarterdeck.core.errors import Invalid
+
+        problem = Invalid("not_supported", f"This command does not run on Windows: it needs the module {error.name}.")
+        return errors.report_problem(problem, as_json="--json" in argv)
 
 
 def _run(argv: list[str]) -> int:

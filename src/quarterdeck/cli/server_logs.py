@@ -24,7 +24,7 @@ def logs(context: Context) -> None:
     path = context.local_data_dir().log_path
     line_count = context.number("lines")
     try:
-        log_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        log_fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         detail = f"{path} does not exist. Only a server that was started automatically writes this log."
         raise NotFound("no_log", detail) from None
@@ -79,7 +79,7 @@ def _reopen_if_rotated(path: str, current_fd: int) -> int:
     except FileNotFoundError:
         return current_fd
     if (path_stat.st_dev, path_stat.st_ino) != (open_stat.st_dev, open_stat.st_ino):
-        new_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        new_fd = os.open(path, os.O_RDONLY)
         os.dup2(new_fd, current_fd)
         os.close(new_fd)
     elif path_stat.st_size < os.lseek(current_fd, 0, os.SEEK_CUR):

@@ -21,6 +21,7 @@ from quarterdeck.client import file_locks
 from quarterdeck.client.api import ApiClient
 from quarterdeck.client.data_dir import DataDir, rotate_log
 from quarterdeck.client.http_types import TimedOut, Unreachable
+from quarterdeck.client.server_package import require_server
 from quarterdeck.core.errors import Fault
 
 READY_TIMEOUT_SECONDS = 60.0
@@ -46,6 +47,7 @@ def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running
 
     Returns None if the new server became ready but then accepted no connection.
     """
+    require_server(f"No server is running for {data_dir.path}. Starting one")
     os.makedirs(data_dir.path, mode=0o700, exist_ok=True)
     try:
         with file_locks.lock_exclusive(data_dir.start_lock_path, READY_TIMEOUT_SECONDS):
@@ -119,7 +121,7 @@ def _spawn_server(data_dir: DataDir, write_fd: int) -> int:
     environ = _server_environ(data_dir)
     try:
         rotate_log(data_dir.log_path)
-        log_fd = os.open(data_dir.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log_fd = os.open(data_dir.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             log_offset = os.fstat(log_fd).st_size
             # Run in the data directory, so that the server does not keep the command's working directory in use.
@@ -182,7 +184,7 @@ def _read_line(read_fd: int, timeout_seconds: float) -> str | None:
 
 def _start_failure_text(data_dir: DataDir, log_offset: int) -> str:
     """The error text, with the last lines that the new server wrote to the log."""
-    descriptor = os.open(data_dir.log_path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(data_dir.log_path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
         tail = os.pread(descriptor, 16_384, max(log_offset, size - 16_384))

@@ -119,7 +119,7 @@ def rotate_log(log_path: str) -> None:
 
 
 def _read_file(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, _FILE_BYTES_MAX)
     finally:

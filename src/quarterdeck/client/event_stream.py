@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -173,15 +174,10 @@ class EventStream:
 
     def _wait(self, connection: socket.socket | None, seconds: float) -> bool:
         """Wait, and return whether the connection became readable in time."""
-        poll = select.poll()
-        if connection is not None:
-            poll.register(connection, select.POLLIN)
-        if self._output_fd is not None:
-            poll.register(self._output_fd, 0)
         if self.deadline is not None:
             seconds = max(0.0, min(seconds, self.deadline - time.monotonic()))
         deadline = time.monotonic() + seconds
-        ready = dict(poll.poll(seconds * 1000))
+        ready = _poll(connection, self._output_fd, seconds)
         if not ready and self.deadline is not None and time.monotonic() >= self.deadline:
             raise DeadlineReached
         output_events = 0 if self._output_fd is None else ready.pop(self._output_fd, 0)
@@ -192,3 +188,19 @@ class EventStream:
             self._output_fd = None
             return bool(ready) or self._wait(connection, max(0.0, deadline - time.monotonic()))
         return bool(ready)
+
+
+def _poll(connection: socket.socket | None, output_fd: int | None, seconds: float) -> dict[int, int]:
+    """Wait for input from the connection or for an error of the output. Returns the events by file descriptor."""
+    if sys.platform == "win32":  # has no poll, and cannot watch the output
+        if connection is None:
+            time.sleep(seconds)
+            return {}
+        readable, _, _ = select.select([connection], [], [], seconds)
+        return {found.fileno(): 1 for found in readable}
+    poll = select.poll()
+    if connection is not None:
+        poll.register(connection, select.POLLIN)
+    if output_fd is not None:
+        poll.register(output_fd, 0)
+    return dict(poll.poll(seconds * 1000))

@@ -6,19 +6,22 @@ a server that finds its lock taken tries again before it concludes that another 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+if sys.platform != "win32":  # there is no server on Windows, so these locks do not exist there
+    import fcntl
+
 
 def is_held(path: str) -> bool:
     """Whether a process holds the lock exclusively."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -33,7 +36,7 @@ def is_held(path: str) -> bool:
 def wait_until_free(path: str, timeout_seconds: float) -> bool:
     """Block until no process holds the lock exclusively. False after a time-out."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return True
     try:
@@ -49,7 +52,7 @@ def wait_until_free(path: str, timeout_seconds: float) -> bool:
 @contextmanager
 def lock_exclusive(path: str, timeout_seconds: float) -> Iterator[None]:
     """Hold the lock during the `with` block. Raises TimeoutError if it does not become free in time."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             with _time_limit(timeout_seconds):

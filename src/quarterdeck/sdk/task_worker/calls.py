@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,6 +23,9 @@ from quarterdeck.sdk.task_worker.handlers import HeldTask, Outcome
 from quarterdeck.sdk.tasks import Tasks
 from quarterdeck.sdk.work_types import TaskLease, TaskReturn
 from quarterdeck.sdk.worker_core.in_flight import InFlight
+
+if sys.platform != "win32":
+    import resource
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 CLAIM_MAX = 250
@@ -119,11 +121,13 @@ class _ProcessUsage:
     def __init__(self) -> None:
         self._measured_at, self._cpu_seconds = time.monotonic(), time.process_time()
 
-    def measure(self) -> tuple[float, float]:
-        """Peak memory in MB, and CPU use since the last call in percent of one core."""
+    def measure(self) -> tuple[float | None, float]:
+        """Peak memory in MB (None on Windows), and CPU use since the last call in percent of one core."""
         measured_at, cpu_seconds = time.monotonic(), time.process_time()
         cpu_percent = 100 * (cpu_seconds - self._cpu_seconds) / max(measured_at - self._measured_at, 1e-3)
         self._measured_at, self._cpu_seconds = measured_at, cpu_seconds
+        if sys.platform == "win32":
+            return None, cpu_percent
         # macOS reports bytes, other systems KiB.
         units_per_mb = 1024 * 1024 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / units_per_mb, cpu_percent

@@ -83,7 +83,8 @@ async def run_until_signal(worker: RegisteredWorker[S], client: Quarterdeck) -> 
         worker.stop()
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, on_signal)
+        with contextlib.suppress(NotImplementedError):  # on Windows, Ctrl-C cancels `main_task`
+            loop.add_signal_handler(signal_number, on_signal)
     with contextlib.suppress(asyncio.CancelledError):
         async with client:
             await worker.run()
