@@ -21,6 +21,7 @@ from quarterdeck.domain.agents.rules import AGENT_STATES
 from quarterdeck.domain.api_keys import operations as api_keys
 from quarterdeck.domain.api_keys.component import ApiKeys
 from quarterdeck.domain.coordination.component import Coordination, CoordinationDeps, launcher_names
+from quarterdeck.domain.costs.component import Costs
 from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.component import Delegations
 from quarterdeck.domain.delegations.rules import DELEGATION_STATES
@@ -32,8 +33,9 @@ from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.component import Services
 from quarterdeck.domain.sessions.component import Sessions
 from quarterdeck.domain.sessions.rules import SESSION_STATES
+from quarterdeck.domain.task_logs.component import TaskLogs
 from quarterdeck.domain.tasks import operations as tasks
-from quarterdeck.domain.tasks.component import TaskDetails, Tasks
+from quarterdeck.domain.tasks.component import Tasks, build_explanations
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.tasks.operations import persist
 from quarterdeck.domain.tasks.rules.states import TASK_STATES
@@ -228,7 +230,9 @@ async def build_components(runtime: Runtime, context: ServerContext) -> list[Com
         Delegations(runtime, session_part).component,
         Invocations(runtime, push_secrets if is_server else None).component,
         task_part.component,
-        TaskDetails(runtime, cipher).component,
+        TaskLogs(runtime, cipher).component,
+        build_explanations(runtime),
+        Costs(runtime, tasks.states_statement).component,
         Coordination(runtime, coordination_deps, runs_coordinator=is_server).component,
         Fleets(runtime, mint_token, open_timeline, member_environment(context.settings)).component,
         webhook_part.component,

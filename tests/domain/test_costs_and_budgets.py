@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.tasks.model.commands import Cost
-from quarterdeck.domain.tasks.model.cost_types import BUDGETS_MAX, Period, Scope
-from quarterdeck.domain.tasks.rules import budgets as rules
+from quarterdeck.domain.costs import rules
+from quarterdeck.domain.costs.model import BUDGETS_MAX, Cost, Period, Scope
 from quarterdeck.domain.tasks.sweeps import delete_past_retention
 from tests.support.builders import ZONE, caller
 from tests.support.runtime import RuntimeHarness

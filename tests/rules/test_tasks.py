@@ -11,6 +11,7 @@ import pytest
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Conflict
 from quarterdeck.core.idempotency import Key, KeyRecord
+from quarterdeck.domain.costs.model import Cost
 from quarterdeck.domain.tasks.model.commands import (
     Abort,
     AbortCondition,
@@ -18,7 +19,6 @@ from quarterdeck.domain.tasks.model.commands import (
     Assign,
     Cancel,
     Complete,
-    Cost,
     Fail,
     MakeAvailable,
     Patch,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from quarterdeck.domain.tasks.model.cost_types import Budget, Period, Scope
+from quarterdeck.domain.costs.model import Budget, Period, Scope
+from quarterdeck.domain.costs.rules import to_spent_view
 from quarterdeck.domain.tasks.model.explain_types import (
     Candidate,
     ExplainInput,
@@ -15,7 +16,6 @@ from quarterdeck.domain.tasks.model.explain_types import (
 )
 from quarterdeck.domain.tasks.model.rows import State, Task, Verb, WaitsFor
 from quarterdeck.domain.tasks.rules import explain, states
-from quarterdeck.domain.tasks.rules.budgets import to_spent_view
 from tests.support.builders import NOW, ZONE
 from tests.support.structs import build_struct
 from tests.support.task_rules import TIMEOUTS, task_row

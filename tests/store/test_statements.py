@@ -19,12 +19,14 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.domain.access.queries import Q as ACCESS
 from quarterdeck.domain.agents.queries import Q as AGENTS
 from quarterdeck.domain.api_keys.queries import Q as KEYS
+from quarterdeck.domain.costs.queries import Q as COSTS
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
 from quarterdeck.domain.fleets.queries import LISTS as FLEET_LISTS, Q as FLEETS
 from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
 from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
-from quarterdeck.domain.tasks.queries import COORDINATOR, COSTS, LISTS, LOGS, Q as TASKS
+from quarterdeck.domain.task_logs.queries import Q as TASK_LOGS
+from quarterdeck.domain.tasks.queries import COORDINATOR, LISTS, Q as TASKS
 from quarterdeck.domain.webhooks.queries import Q as WEBHOOKS
 from quarterdeck.domain.zones.queries import Q as ZONES
 from quarterdeck.engine.queries import Q as ENGINE
@@ -50,7 +52,7 @@ STORE = (BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK, SET_ZONES)
 
 
 def workload_statements() -> list[Statement]:
-    tasks = chain(TASKS, COORDINATOR, LOGS, LISTS, COSTS)
+    tasks = chain(COSTS, TASKS, COORDINATOR, LISTS, TASK_LOGS)
     fleets = chain(FLEETS, FLEET_LISTS)
     return list(chain(ENGINE, ZONES, ACCESS, SESSIONS, AGENTS, INVOCATIONS, tasks, WEBHOOKS, fleets))
 

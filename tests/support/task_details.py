@@ -10,10 +10,10 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentFilter
-from quarterdeck.domain.tasks.component import TaskDetails
-from quarterdeck.domain.tasks.model.commands import Complete, Cost, Progress
-from quarterdeck.domain.tasks.model.cost_types import (
+from quarterdeck.domain.costs.component import Costs
+from quarterdeck.domain.costs.model import (
     Budget,
+    Cost,
     CostFilter,
     CostGroup,
     GroupBy,
@@ -22,10 +22,16 @@ from quarterdeck.domain.tasks.model.cost_types import (
     RemoveBudget,
     Scope,
 )
+from quarterdeck.domain.costs.operations import reads as cost_reads
+from quarterdeck.domain.task_logs.component import TaskLogs
+from quarterdeck.domain.task_logs.model import AddLogLines, LogFilter, LogPage
+from quarterdeck.domain.task_logs.operations import reads as log_reads
+from quarterdeck.domain.tasks import operations as tasks
+from quarterdeck.domain.tasks.model.commands import Complete, Progress
 from quarterdeck.domain.tasks.model.explain_types import TaskExplanation, TaskTree
-from quarterdeck.domain.tasks.model.log_types import AddLogLines, Level, LogFilter, LogPage, NewLogLine
+from quarterdeck.domain.tasks.model.log_lines import Level, NewLogLine
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations import budgets, explain, logs
+from quarterdeck.domain.tasks.operations import explain
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
 from tests.support.runtime import DirectDatabase, RuntimeHarness
 from tests.support.structs import build_struct
@@ -41,8 +47,8 @@ class TaskDetailHarness:
         self.zone_id = task_harness.zone_id
         self.caller: Caller = task_harness.caller
         self.cipher, self.wakeups = self.runtime.cipher, self.runtime.wakeups
-        parts = TaskDetails(self.runtime.shared, self.cipher)
-        self._budget_lane, self.log_lane = parts.budget_lane, parts.log_lane
+        self._budget_lane = Costs(self.runtime.shared, tasks.states_statement).lane
+        self.log_lane = TaskLogs(self.runtime.shared, self.cipher).lane
 
     # -- costs and budgets
 
@@ -63,7 +69,7 @@ class TaskDetailHarness:
 
     async def list_budgets(self) -> list[Budget]:
         return await self.runtime.engine.read(
-            lambda tx: budgets.list_budgets(tx, self.caller, self.zone_id, ("", "", ""), 100), zones=[self.zone_id]
+            lambda tx: cost_reads.list_budgets(tx, self.caller, self.zone_id, ("", "", ""), 100), zones=[self.zone_id]
         )
 
     async def report_costs(self, task: Task, *costs: Cost, key: str | None = None) -> Task:
@@ -99,7 +105,7 @@ class TaskDetailHarness:
         filters = build_struct(
             CostFilter, zone_id=self.zone_id, caller=self.caller, group_by=group_by, **(defaults | fields)
         )
-        return await self.runtime.engine.read(lambda tx: budgets.read_costs(tx, filters), zones=[self.zone_id])
+        return await self.runtime.engine.read(lambda tx: cost_reads.read_costs(tx, filters), zones=[self.zone_id])
 
     # -- logs
 
@@ -126,7 +132,7 @@ class TaskDetailHarness:
         return build_struct(LogFilter, zone_id=self.zone_id, caller=self.caller, id=task_id, **(defaults | fields))
 
     async def read_log_page(self, filters: LogFilter) -> LogPage:
-        return await self.runtime.engine.read(lambda tx: logs.read_log(tx, filters), zones=[self.zone_id])
+        return await self.runtime.engine.read(lambda tx: log_reads.read_log(tx, filters), zones=[self.zone_id])
 
     async def read_log(self, task_id: str, **fields: object) -> list[str]:
         """Read all pages: the new state of each transition, and the message of each line."""
@@ -180,7 +186,7 @@ async def run_task_detail_workload(runtime: RuntimeHarness) -> None:
     for oldest_first in (True, False):
         await harness.read_log(claimed.task.id, oldest_first=oldest_first)
     await runtime.engine.read(
-        lambda tx: logs.read_log_ends(tx, [(harness.zone_id, claimed.task.id)]), zones=[task_harness.zone_id]
+        lambda tx: log_reads.read_log_ends(tx, [(harness.zone_id, claimed.task.id)]), zones=[task_harness.zone_id]
     )
     await harness.read_tree("noted")
     await task_harness.fail(claimed.task)

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quarterdeck.core.routing import PathId
 from quarterdeck.domain.tasks.model.bodies import Name
-from quarterdeck.domain.tasks.model.log_types import Level
+from quarterdeck.domain.tasks.model.log_lines import Level
 from quarterdeck.domain.tasks.model.rows import Strategy
 
 LEASE_NAME = "coordinator"

@@ -1,4 +1,4 @@
-"""Builds the components for tasks and for their logs, costs and budgets."""
+"""Builds the components for tasks and for their explanations."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from quarterdeck.domain.agents.sweeps import AgentRetention
 from quarterdeck.domain.tasks import operations
 from quarterdeck.domain.tasks.model.commands import TaskCommand, TaskResult
 from quarterdeck.domain.tasks.model.rows import TaskSettings
-from quarterdeck.domain.tasks.operations import budgets, coordinator_queries, log_long_poll, logs
-from quarterdeck.domain.tasks.routes import detail_routes, heartbeat_routes, task_routes as routes
-from quarterdeck.domain.tasks.routes.detail_routes import TaskDetailHandlers
+from quarterdeck.domain.tasks.operations import coordinator_queries
+from quarterdeck.domain.tasks.routes import explain_routes, heartbeat_routes, task_routes as routes
+from quarterdeck.domain.tasks.routes.explain_routes import ExplainHandlers
 from quarterdeck.domain.tasks.routes.heartbeat_routes import HeartbeatHandlers
 from quarterdeck.domain.tasks.routes.task_routes import TaskHandlers
 from quarterdeck.domain.tasks.sweeps import TaskRetention
@@ -57,24 +57,5 @@ def _build_agent_retention(runtime: Runtime, agents: Agents, settings: TaskSetti
     return retention.sweep(runtime.retention_interval_ms)
 
 
-class TaskDetails:
-    """Task logs, explanations, costs and budgets."""
-
-    def __init__(self, runtime: Runtime, cipher: FieldCipher) -> None:
-        poll_seconds = runtime.settings.section(TaskSettings).task_claim_poll_ms / 1000
-        log_writer, self.polls = logs.LogWriter(cipher, runtime.wakeups.notify), log_long_poll.new_log_polls()
-        self.log_lane = runtime.lanes.add_write_lane("task-log", log_writer.add)
-        self.budget_lane = runtime.lanes.add_write_lane("budget", budgets.change_budgets)
-        handlers = TaskDetailHandlers(
-            runtime.engine,
-            self.log_lane.submit,
-            self.budget_lane.submit,
-            log_long_poll.LogLongPoll(runtime.engine, self.polls),
-        )
-        runtime.metrics.add(metric_table.LOG_READERS_WAITING, "tasks", self.polls.__len__)
-        log_wakeups = log_long_poll.LogWakeups(runtime.engine, self.polls, poll_seconds)
-        self.component = Component(
-            detail_routes.routes(handlers),
-            startables=[Watcher(runtime.wakeups, self.polls, log_wakeups, poll_seconds, "task-log-lookout")],
-            on_drain=[self.polls.close],
-        )
+def build_explanations(runtime: Runtime) -> Component:
+    return Component(explain_routes.routes(ExplainHandlers(runtime.engine)))

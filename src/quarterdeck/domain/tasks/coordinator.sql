@@ -158,6 +158,16 @@ where (zone_id, id) in (select b.zone_id, b.id from rows(:batch as b, zone_id te
   and coalesce(status, '') = 'ARCHIVED'
 returning zone_id, id, tags;
 
+-- name: task_log_lines_delete_expired
+-- Deletes the log lines of deleted tasks.
+delete from task_log_lines
+where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
+
+-- name: task_log_counts_delete_expired
+-- Deletes the line counters of deleted tasks.
+delete from task_log_counts
+where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
+
 -- name: agents_named_by_tasks
 -- For each of the given agents: 1 if any stored task refers to it, otherwise null. (The limit keeps the planner from
 -- choosing a join, which might start with all tasks of the zone.)

@@ -250,6 +250,28 @@ where (zone_id, tag, task_id) in (
     select b.zone_id, b.tag, b.task_id from rows(:batch as b, zone_id text, tag text, task_id text)
 );
 
+-- name: task_log_counts_add
+-- Assigns line numbers in commit order: the counter row stays locked until the commit, and only writers of lines lock
+-- it. If the count of a task would exceed the limit, its row is neither updated nor returned.
+insert into task_log_counts (zone_id, task_id, lines)
+select b.zone_id, b.task_id, b.lines
+from rows(:batch as b, zone_id text, task_id text, lines bigint)
+where true
+on conflict (zone_id, task_id) do update set lines = task_log_counts.lines + excluded.lines
+where task_log_counts.lines + excluded.lines <= :lines_max
+returning zone_id, task_id, lines;
+
+-- name: task_log_lines_insert
+-- A line's number is the count that this transaction has just increased, minus the number of later lines in the batch.
+insert into task_log_lines (zone_id, task_id, id, number, agent_id, attempt, level, event, message, details,
+    session_key, stack_trace, size, created_at)
+select b.zone_id, b.task_id, b.id, c.lines - b.lines_after, b.agent_id, b.attempt, b.level, b.event, b.message,
+    b.details, b.session_key, b.stack_trace, b.size, b.created_at
+from rows(:batch as b, zone_id text, task_id text, id text, lines_after bigint, agent_id text, attempt bigint,
+    level text, event text, message text, details text, session_key text, stack_trace text, size bigint,
+    created_at bigint)
+join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.task_id;
+
 -- name: task_fair_ranks_set
 -- A rank never decreases, so a late writer cannot overwrite a newer rank.
 insert into task_shares (zone_id, creator, turn)

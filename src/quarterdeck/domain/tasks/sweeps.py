@@ -13,9 +13,10 @@ import msgspec
 
 from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.errors import Conflict, NotFound
+from quarterdeck.domain.costs import operations as costs
 from quarterdeck.domain.tasks.model.commands import Archive, TaskResult
 from quarterdeck.domain.tasks.model.rows import State, TaskRef, TaskSettings
-from quarterdeck.domain.tasks.queries import COORDINATOR, COSTS, LOGS, Q
+from quarterdeck.domain.tasks.queries import COORDINATOR, Q
 from quarterdeck.engine.sweep_passes import ROWS_PER_SCAN, SLICE, Position, scan, submit_all
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Transaction
@@ -91,11 +92,8 @@ async def delete_past_retention(tx: Transaction, refs: Sequence[TaskRef]) -> Non
     ]
     if tags:
         tx.write(Q.task_tags_remove(batch=sorted(tags)))
-    for statement in (
-        Q.task_dependencies_remove,
-        LOGS.task_log_lines_delete_expired,
-        LOGS.task_log_counts_delete_expired,
-        COSTS.task_costs_delete_expired,
-        COSTS.task_budgets_delete_expired,
-    ):
-        tx.write(statement(batch=batch))
+    tx.write(Q.task_dependencies_remove(batch=batch))
+    tx.write(COORDINATOR.task_log_lines_delete_expired(batch=batch))
+    tx.write(COORDINATOR.task_log_counts_delete_expired(batch=batch))
+    for statement in costs.delete_statements(batch):
+        tx.write(statement)

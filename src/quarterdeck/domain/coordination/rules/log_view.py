@@ -6,12 +6,12 @@ import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.coordination.model import CoordinatorLogView
-from quarterdeck.domain.tasks.model.log_types import Level
-from quarterdeck.domain.tasks.rules import log_rendering
+from quarterdeck.domain.task_logs import rules as task_logs
+from quarterdeck.domain.tasks.model.log_lines import Level
 from quarterdeck.engine.event_log import Event
 
 EVENT_LEVELS: dict[str, Level] = {
-    **{name: level for name, (level, _) in log_rendering.EVENT_RENDERING.items()},
+    **{name: level for name, (level, _) in task_logs.EVENT_RENDERING.items()},
     "agent.stale": Level.ERROR,
     "agent.degraded": Level.WARN,
     "agent.revived": Level.INFO,
@@ -51,7 +51,7 @@ def to_view(event: Event) -> CoordinatorLogView:
     subject_kind, _, _ = event.type.partition(".")
     if subject_kind == "task":
         fields = (event.type, event.actor, event.from_state, event.to_state, event.data, event.at)
-        entry = log_rendering.entry_from_transition(log_rendering.Transition(event.pos, event.id, *fields))
+        entry = task_logs.entry_from_transition(task_logs.Transition(event.pos, event.id, *fields))
         level, message, agent_id = entry.level, entry.message or "", entry.agent_id
     else:
         level, message = EVENT_LEVELS.get(event.type, Level.INFO), MESSAGES.get(event.type, f"{event.type}.")

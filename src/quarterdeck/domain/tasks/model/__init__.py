@@ -6,7 +6,6 @@
 | commands      | commands of the task lane, from callers and from the server         |
 | bodies        | request bodies and queries, with their limits                       |
 | views         | responses                                                           |
-| cost_types    | costs and budgets                                                   |
-| log_types     | task logs                                                           |
+| log_lines     | new lines of task logs                                              |
 | explain_types | explanations of a task's state, and dependency trees                |
 """

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
+from quarterdeck.domain.costs.model import Cost
 from quarterdeck.domain.tasks.model.rows import ClaimedTasks, Content, CreatedTask, Task
 
 
 class BaseCommand(Command, frozen=True, kw_only=True):
     leader_term: tuple[str, int] | None = None
     """(lease name, term) of the leader that sent the command. The command is refused if the term has ended."""
-
-
-class Cost(msgspec.Struct, frozen=True):
-    model: str
-    input_tokens: int
-    output_tokens: int
-    usd_micros: int
 
 
 class Create(BaseCommand, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.tasks.model.cost_types import SpentBudgetView
+from quarterdeck.domain.costs.model import SpentBudgetView
 from quarterdeck.domain.tasks.model.rows import State, Task
 
 NODES_MAX = 1_000

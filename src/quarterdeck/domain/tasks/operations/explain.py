@@ -10,6 +10,7 @@ from quarterdeck.core.clock import SECOND
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Agent, AgentFilter, State as AgentState
+from quarterdeck.domain.costs import operations as costs
 from quarterdeck.domain.tasks.model.explain_types import (
     NODES_MAX,
     Candidate,
@@ -22,7 +23,6 @@ from quarterdeck.domain.tasks.model.explain_types import (
     UnmetDependency,
 )
 from quarterdeck.domain.tasks.model.rows import Content, State, Task, TaskRef, WaitsFor
-from quarterdeck.domain.tasks.operations import costs
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import errors, explain as rules

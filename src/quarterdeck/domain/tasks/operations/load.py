@@ -16,6 +16,7 @@ from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import State as AgentState
+from quarterdeck.domain.costs import operations as costs
 from quarterdeck.domain.tasks.model.commands import (
     Assign,
     Claim,
@@ -29,7 +30,6 @@ from quarterdeck.domain.tasks.model.commands import (
     UnblockDependents,
 )
 from quarterdeck.domain.tasks.model.rows import AgentRef, State, Strategy, Task, TaskRef
-from quarterdeck.domain.tasks.operations import costs
 from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.tasks.rules.batch_input import (
     AgentInfo,

@@ -9,8 +9,9 @@ import msgspec
 from quarterdeck.core.batch_rows import PendingEvent
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.agents import operations as agents
+from quarterdeck.domain.costs import operations as costs
 from quarterdeck.domain.tasks.model.rows import TABLE, ClaimedTask, Content, ContentUpdate, State, Task, TaskRef, Verb
-from quarterdeck.domain.tasks.operations import costs, dependency_reads, logs
+from quarterdeck.domain.tasks.operations import dependency_reads, log_lines
 from quarterdeck.domain.tasks.queries import COORDINATOR, Q
 from quarterdeck.domain.tasks.rules.batch import Batch
 from quarterdeck.engine import idempotency
@@ -44,7 +45,7 @@ async def persist(tx: Transaction, batch: Batch, claimed: Sequence[ClaimedTask])
     if batch.keys.new_records:
         tx.write(idempotency.store_records(batch.keys.new_records, tx.now))
     if batch.stack_traces:
-        logs.write_stack_traces(tx, batch.stack_traces)
+        log_lines.write_stack_traces(tx, batch.stack_traces)
     for pending in batch.tasks.events:
         tx.emit(to_event(pending))
     return contents

@@ -66,6 +66,16 @@ class TaskPage(msgspec.Struct, frozen=True):
     """The id of the last task on this page, if more tasks follow."""
 
 
+def load_statement(refs: Sequence[TaskRef]) -> BoundStatement:
+    """The statement that reads the columns of these tasks that decisions read."""
+    return Q.tasks_get(batch=refs)
+
+
+def states_statement(refs: Sequence[TaskRef]) -> BoundStatement:
+    """The statement that reads the states of these tasks. Its rows begin with the ids of the zone and the task."""
+    return Q.task_dependency_states(batch=refs)
+
+
 async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[FullTask | Problem | Busy]:
     """Read tasks for several requests together. The number of statements does not depend on the number of requests."""
     task_refs = sorted({(lookup.zone_id, lookup.id) for lookup in lookups})

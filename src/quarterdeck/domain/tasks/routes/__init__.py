@@ -3,7 +3,7 @@
 | module           | holds                                                                  |
 |------------------|------------------------------------------------------------------------|
 | task_routes      | create, list, claim, report on and end tasks                           |
-| detail_routes    | routes that show more about one task, and those for logs and costs     |
+| explain_routes   | explain the state of a task, show its dependency tree                  |
 | heartbeat_routes | heartbeats of agents, which also report on tasks                       |
 | request_commands | the command for each request body                                      |
 | bulk_responses   | responses to requests with several tasks                               |

@@ -15,6 +15,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid, Problem, TooLarge
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.routing import AnyCall
+from quarterdeck.domain.costs.model import MICROS_PER_USD, Cost
 from quarterdeck.domain.tasks.model.bodies import (
     REQUEST_DEPENDENCIES_MAX,
     Capabilities,
@@ -28,8 +29,7 @@ from quarterdeck.domain.tasks.model.bodies import (
     ProgressBody,
     StartBody,
 )
-from quarterdeck.domain.tasks.model.commands import Claim, Complete, Cost, Create, Fail, Patch, Progress, Release
-from quarterdeck.domain.tasks.model.cost_types import MICROS_PER_USD
+from quarterdeck.domain.tasks.model.commands import Claim, Complete, Create, Fail, Patch, Progress, Release
 from quarterdeck.domain.tasks.model.rows import TABLE, Content
 from quarterdeck.domain.tasks.rules.ready_queues import class_id_of
 from quarterdeck.engine.secrets import FieldCipher

@@ -14,8 +14,6 @@
 | ready_queues     | ready tasks by class, lowest rank first                                            |
 | ranking          | the rank of a task under each strategy                                             |
 | idempotency      | the scope of idempotency keys                                                      |
-| budgets          | which costs count against a budget, and when it is spent                           |
-| log_rendering    | who may add log lines, how transitions are rendered, and how the two are merged    |
 | explain          | why a task is in its state, and what would change it                               |
 | views            | responses                                                                          |
 | errors           | problems that commands return                                                      |

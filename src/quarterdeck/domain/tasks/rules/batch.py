@@ -7,7 +7,8 @@ from itertools import chain
 
 from quarterdeck.core.batch_rows import NO_DATA, BatchRows
 from quarterdeck.core.idempotency import BatchKeys
-from quarterdeck.domain.tasks.model.commands import BaseCommand, Cost
+from quarterdeck.domain.costs.model import Cost
+from quarterdeck.domain.tasks.model.commands import BaseCommand
 from quarterdeck.domain.tasks.model.rows import Task, TaskRef, Verb
 from quarterdeck.domain.tasks.rules import states
 from quarterdeck.domain.tasks.rules.batch_agents import BatchAgents

@@ -13,7 +13,8 @@ from msgspec import UNSET
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
 from quarterdeck.core.retry import Policy, next_attempt_at
 from quarterdeck.core.state_machine import StateMachine
-from quarterdeck.domain.tasks.model.commands import Cost, Create, Patch, Progress
+from quarterdeck.domain.costs.model import Cost
+from quarterdeck.domain.tasks.model.commands import Create, Patch, Progress
 from quarterdeck.domain.tasks.model.rows import State, Strategy, Task, Verb, WaitsFor
 from quarterdeck.domain.tasks.rules import ranking
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import iso, iso_or_none
-from quarterdeck.domain.tasks.model.cost_types import MICROS_PER_USD
+from quarterdeck.domain.costs.model import MICROS_PER_USD
 from quarterdeck.domain.tasks.model.rows import ClaimedTask, FullTask
 from quarterdeck.domain.tasks.model.views import CostsView, TaskView
 

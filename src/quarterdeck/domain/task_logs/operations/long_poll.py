@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quarterdeck.domain.tasks.model.log_types import LogFilter, LogPage
+from quarterdeck.domain.task_logs.model import LogFilter, LogPage
+from quarterdeck.domain.task_logs.operations import reads
 from quarterdeck.domain.tasks.model.rows import TaskRef
-from quarterdeck.domain.tasks.operations import logs
 from quarterdeck.engine import long_poll
 from quarterdeck.engine.transaction import Engine
 
@@ -53,7 +53,7 @@ class LogLongPoll:
 
     async def _read(self, filters: LogFilter) -> LogPage:
         zones = {filters.zone_id, filters.caller.zone_id}
-        return await self._engine.read(lambda tx: logs.read_log(tx, filters), zones=zones)
+        return await self._engine.read(lambda tx: reads.read_log(tx, filters), zones=zones)
 
 
 class LogWakeups:
@@ -66,11 +66,11 @@ class LogWakeups:
 
     async def __call__(self, tasks: Sequence[TaskRef]) -> float:
         log_ends = await self._engine.read(
-            lambda tx: logs.read_log_ends(tx, tasks), zones={zone_id for zone_id, _ in tasks}
+            lambda tx: reads.read_log_ends(tx, tasks), zones={zone_id for zone_id, _ in tasks}
         )
         for log_end in log_ends:
             for poll in self._polls.waiting((log_end.zone_id, log_end.task_id)):
-                position = poll.request.position or logs.FIRST_POSITION
+                position = poll.request.position or reads.FIRST_POSITION
                 if log_end.pos > position.pos or log_end.number > position.number:
                     self._polls.retry(poll)
         return self._poll_seconds

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem, TooLarge
-from quarterdeck.domain.tasks.model.log_types import Level, LogEntry, LogItem, LogPosition, NewLogLine
+from quarterdeck.domain.task_logs import rules
+from quarterdeck.domain.task_logs.model import LogEntry, LogItem, LogPosition
+from quarterdeck.domain.task_logs.rules import EVENT_RENDERING, LogPart, PageRange, Transition
+from quarterdeck.domain.tasks.model.log_lines import Level, NewLogLine
 from quarterdeck.domain.tasks.model.rows import State
-from quarterdeck.domain.tasks.rules import log_rendering
-from quarterdeck.domain.tasks.rules.log_rendering import EVENT_RENDERING, LogPart, PageRange, Transition
 from tests.support.builders import caller
 from tests.support.source import SRC
 from tests.support.task_rules import AGENT_ID, task_row
@@ -34,7 +35,7 @@ def entry(at: int, *, pos: int | None = None, number: int | None = None) -> LogE
 
 
 def test_every_task_event_type_has_a_rendering() -> None:
-    sources = [path for path in (SRC / "domain/tasks").rglob("*.py") if path.name != "log_rendering.py"]
+    sources = (SRC / "domain/tasks").rglob("*.py")
     kinds = {kind for path in sources for kind in re.findall(r'"(task\.[a-z]+)"', path.read_text())}
     kinds -= {"task.create", "task.progress", "task.claim"}  # operations of idempotency keys, not events
     assert kinds == set(EVENT_RENDERING)
@@ -54,7 +55,7 @@ def test_every_task_event_type_has_a_rendering() -> None:
 def test_transition_has_the_level_and_event_of_its_type(
     kind: str, data: dict[str, object], level: str, event: str
 ) -> None:
-    log_entry = log_rendering.entry_from_transition(transition(kind, **data))
+    log_entry = rules.entry_from_transition(transition(kind, **data))
     assert (log_entry.level, log_entry.event, log_entry.agent_id) == (level, event, AGENT_ID)
     assert (log_entry.previous_status, log_entry.new_status) == ("RUNNING", "FAILED")
     assert log_entry.message
@@ -62,7 +63,7 @@ def test_transition_has_the_level_and_event_of_its_type(
 
 @pytest.mark.parametrize("kind", sorted(EVENT_RENDERING))
 def test_every_transition_is_rendered_as_a_sentence(kind: str) -> None:
-    message = log_rendering.entry_from_transition(
+    message = rules.entry_from_transition(
         transition(kind, progressPercent=3, currentStep="step", reason="reason")
     ).message
     assert message
@@ -71,17 +72,13 @@ def test_every_transition_is_rendered_as_a_sentence(kind: str) -> None:
 
 
 def test_level_and_event_filter_maps_to_event_types() -> None:
-    assert log_rendering.transition_filter(None, None).types is None
-    assert log_rendering.transition_filter(Level.WARN, None).types == ("task.warned",)
-    assert log_rendering.transition_filter(Level.CRITICAL, None) == log_rendering.TransitionFilter(
-        ("task.failed",), True
-    )
-    assert log_rendering.transition_filter(Level.ERROR, None) == log_rendering.TransitionFilter(
-        ("task.failed", "task.aborted"), False
-    )
-    assert log_rendering.transition_filter(None, "progress_update").types == ("task.progressed",)
-    assert log_rendering.transition_filter(Level.DEBUG, None).types == ()
-    assert log_rendering.transition_filter(Level.WARN, "state_transition").types == ()
+    assert rules.transition_filter(None, None).types is None
+    assert rules.transition_filter(Level.WARN, None).types == ("task.warned",)
+    assert rules.transition_filter(Level.CRITICAL, None) == rules.TransitionFilter(("task.failed",), True)
+    assert rules.transition_filter(Level.ERROR, None) == rules.TransitionFilter(("task.failed", "task.aborted"), False)
+    assert rules.transition_filter(None, "progress_update").types == ("task.progressed",)
+    assert rules.transition_filter(Level.DEBUG, None).types == ()
+    assert rules.transition_filter(Level.WARN, "state_transition").types == ()
 
 
 # -- new lines
@@ -95,13 +92,13 @@ def test_only_the_holder_of_the_current_attempt_can_append_lines() -> None:
     running = task_row(State.RUNNING)
     holder = msgspec.structs.replace(caller(), agent_id=AGENT_ID)
     other = msgspec.structs.replace(caller(), agent_id="b")
-    assert problem_code(log_rendering.append_problem(holder, running, "t", "k")) is None
-    assert problem_code(log_rendering.append_problem(caller(), running, "t", "k")) is None
-    assert problem_code(log_rendering.append_problem(caller(), running, "t", None)) == "attempt_token_required"
-    assert problem_code(log_rendering.append_problem(caller(), running, "t", "old")) == "stale_attempt"
-    assert problem_code(log_rendering.append_problem(other, running, "t", "k")) == "stale_attempt"
-    assert problem_code(log_rendering.append_problem(caller(), task_row(State.COMPLETED), "t", "k")) == "stale_attempt"
-    assert problem_code(log_rendering.append_problem(caller(), None, "t", "k")) == "task_not_found"
+    assert problem_code(rules.append_problem(holder, running, "t", "k")) is None
+    assert problem_code(rules.append_problem(caller(), running, "t", "k")) is None
+    assert problem_code(rules.append_problem(caller(), running, "t", None)) == "attempt_token_required"
+    assert problem_code(rules.append_problem(caller(), running, "t", "old")) == "stale_attempt"
+    assert problem_code(rules.append_problem(other, running, "t", "k")) == "stale_attempt"
+    assert problem_code(rules.append_problem(caller(), task_row(State.COMPLETED), "t", "k")) == "stale_attempt"
+    assert problem_code(rules.append_problem(caller(), None, "t", "k")) == "task_not_found"
 
 
 def test_new_line_contains_no_secrets() -> None:
@@ -110,21 +107,21 @@ def test_new_line_contains_no_secrets() -> None:
         stack_trace="password=canary",
         details={"password": "canary", "deep": [{"$secret": "canary"}], "n": 1},
     )
-    line = log_rendering.new_line(item, "l")
+    line = rules.new_line(item, "l")
     assert "canary" not in f"{line.details} {line.message} {line.stack_trace}"
     assert msgspec.json.decode(line.details) == {"password": "***", "deep": ["***"], "n": 1}
 
 
 def test_known_secrets_are_redacted_in_all_texts_and_details_stay_json() -> None:
     line = NewLogLine("l", Level.INFO, "log", "it is 1234", '{"n":1234,"1234":["x1234"]}', "at 1234")
-    redacted = log_rendering.redact_line(line, lambda text: text.replace("1234", "***"))
+    redacted = rules.redact_line(line, lambda text: text.replace("1234", "***"))
     assert (redacted.message, redacted.stack_trace) == ("it is ***", "at ***")
     assert msgspec.json.decode(redacted.details) == {"n": 1234, "***": ["x***"]}
 
 
 def test_oversized_details_are_refused() -> None:
     with pytest.raises(TooLarge):
-        log_rendering.new_line(LogItem(details={"a": "x" * 70_000}), "l")
+        rules.new_line(LogItem(details={"a": "x" * 70_000}), "l")
 
 
 # -- pages of transitions and lines
@@ -145,7 +142,7 @@ def pages(transitions: list[LogEntry], lines: list[LogEntry], limit: int, *, old
             return LogPart(remaining[: limit + 1], len(remaining) > limit)
 
         page_range = PageRange(position, end, limit, oldest_first)
-        page = log_rendering.merge_parts(
+        page = rules.merge_parts(
             part(transitions, position.pos, "pos"), part(lines, position.number, "number"), page_range
         )
         result.append([e.id for e in page.entries])
@@ -181,6 +178,6 @@ def test_clock_set_back_loses_no_entry() -> None:
 def test_page_ends_where_the_truncated_part_ends() -> None:
     """A page full of long lines must not contain transitions later than the lines that did not fit."""
     page_range = PageRange(LogPosition(0, 0), LogPosition(99, 99), 10, True)
-    page = log_rendering.merge_parts(LogPart([entry(5, pos=1)], False), LogPart([entry(1, number=1)], True), page_range)
+    page = rules.merge_parts(LogPart([entry(5, pos=1)], False), LogPart([entry(1, number=1)], True), page_range)
     assert [e.id for e in page.entries] == ["-1"]
     assert (page.position, page.is_last) == (LogPosition(0, 1), False)

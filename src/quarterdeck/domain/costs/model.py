@@ -6,7 +6,7 @@ In rows and commands, amounts of money are integers in micro-dollars; in request
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -38,12 +38,34 @@ class Period(StrEnum):
     TOTAL = "total"
 
 
+class BudgetedTask(Protocol):
+    """The properties of a task that its costs and budgets depend on. Tasks are a layer above costs."""
+
+    @property
+    def zone_id(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def task_type(self) -> str: ...
+    @property
+    def agent_id(self) -> str | None: ...
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """A cost that an agent reports for a task."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    usd_micros: int
+
+
 BudgetKey = tuple[str, str, str, str]
 """(zone, scope, key, period)"""
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `budgets`; fields in the order of `columns budget` in `costs.sql`.
+    """A row of `budgets`; fields in the order of `columns budget` in `queries.sql`.
 
     The spent amounts are those of the period that began at `began_at`, which may have ended: see `roll_over`.
     """

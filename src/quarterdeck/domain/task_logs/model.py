@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,6 +11,7 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.paging import Cursor, PageQuery
 from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
+from quarterdeck.domain.tasks.model.log_lines import Level, NewLogLine
 
 LINES_MAX = 10_000
 """Maximum number of lines that agents may add per task. Stack traces of failed attempts may exceed it."""
@@ -22,16 +22,8 @@ PAGE_BYTES_MAX = 4 << 20
 """A page ends with the line with which the total size of its lines reaches or exceeds this limit."""
 
 
-class Level(StrEnum):
-    DEBUG = "DEBUG"
-    INFO = "INFO"
-    WARN = "WARN"
-    ERROR = "ERROR"
-    CRITICAL = "CRITICAL"
-
-
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `task_log_lines`, in the order of `columns line` in `logs.sql`.
+    """A row of `task_log_lines`, in the order of `columns line` in `queries.sql`.
 
     The lines of a task are numbered in commit order.
     """
@@ -50,22 +42,6 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
     stack_trace: str | None
     size: int
     created_at: Millis
-
-
-class NewLogLine(msgspec.Struct, frozen=True):
-    """A line to add. Secret-like values are already redacted; `LogWriter` also redacts the secrets of the task."""
-
-    id: str
-    """Generated before the batch, so that a retried batch recognises lines that are already stored."""
-    level: Level
-    event: str
-    message: str | None
-    details: str
-    stack_trace: str | None
-
-    @property
-    def size(self) -> int:
-        return sum(len(text.encode()) for text in (self.message, self.details, self.stack_trace) if text)
 
 
 class AddLogLines(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 -- The log of a task: lines that agents add, and transitions from the event log.
 --
--- The columns of a line, in the order of `model.log_types.LogLine`.
+-- The columns of a line, in the order of `model.LogLine`.
 -- columns line: zone_id, task_id, id, number, agent_id, attempt, level, event, message, details, session_key
 -- columns line: stack_trace, size, created_at
 
@@ -19,28 +19,6 @@ left join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.id;
 select l.id
 from rows(:batch as b, zone_id text, task_id text, id text)
 join task_log_lines l on l.zone_id = b.zone_id and l.task_id = b.task_id and l.id = b.id;
-
--- name: task_log_counts_add
--- Assigns line numbers in commit order: the counter row stays locked until the commit, and only writers of lines lock
--- it. If the count of a task would exceed the limit, its row is neither updated nor returned.
-insert into task_log_counts (zone_id, task_id, lines)
-select b.zone_id, b.task_id, b.lines
-from rows(:batch as b, zone_id text, task_id text, lines bigint)
-where true
-on conflict (zone_id, task_id) do update set lines = task_log_counts.lines + excluded.lines
-where task_log_counts.lines + excluded.lines <= :lines_max
-returning zone_id, task_id, lines;
-
--- name: task_log_lines_insert
--- A line's number is the count that this transaction has just increased, minus the number of later lines in the batch.
-insert into task_log_lines (zone_id, task_id, id, number, agent_id, attempt, level, event, message, details,
-    session_key, stack_trace, size, created_at)
-select b.zone_id, b.task_id, b.id, c.lines - b.lines_after, b.agent_id, b.attempt, b.level, b.event, b.message,
-    b.details, b.session_key, b.stack_trace, b.size, b.created_at
-from rows(:batch as b, zone_id text, task_id text, id text, lines_after bigint, agent_id text, attempt bigint,
-    level text, event text, message text, details text, session_key text, stack_trace text, size bigint,
-    created_at bigint)
-join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.task_id;
 
 -- name: task_log_head
 -- The head of the event log, and the number of lines of the task. Read before the events and lines: everything up to
@@ -124,13 +102,3 @@ select b.zone_id, b.task_id, coalesce((
     select c.lines from task_log_counts c where c.zone_id = b.zone_id and c.task_id = b.task_id
 ), 0)
 from rows(:batch as b, zone_id text, task_id text);
-
--- name: task_log_lines_delete_expired
--- Deletes the log lines of deleted tasks.
-delete from task_log_lines
-where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
-
--- name: task_log_counts_delete_expired
--- Deletes the line counters of deleted tasks.
-delete from task_log_counts
-where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));

@@ -1,4 +1,4 @@
-"""Writes the costs of tasks and charges budgets, in the same transaction as the report."""
+"""The part of costs that is done in the transactions of tasks: read spent budgets, write costs, charge budgets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import TypeVarTuple
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.tasks.model.commands import Cost
-from quarterdeck.domain.tasks.model.cost_types import Budget, CostSum, Scope
-from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.queries import COSTS
-from quarterdeck.domain.tasks.rules import budgets as rules
+from quarterdeck.domain.costs import rules
+from quarterdeck.domain.costs.model import Budget, BudgetedTask, Cost, CostSum, Scope
+from quarterdeck.domain.costs.queries import Q
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
@@ -27,7 +25,7 @@ NO_AGENT = ""
 
 def spent_budget_statements(zones: Collection[str]) -> list[BoundStatement]:
     """A list with the statement that loads the spent budgets of these zones, or an empty list if there are no zones."""
-    return [COSTS.budgets_spent_of_zones(batch=_zone_rows(zones))] if zones else []
+    return [Q.budgets_spent_of_zones(batch=_zone_rows(zones))] if zones else []
 
 
 class LoadedSpentBudgets(rules.SpentBudgets):
@@ -36,7 +34,7 @@ class LoadedSpentBudgets(rules.SpentBudgets):
         return cls(decode([row for rows in results for row in rows], Budget), now)
 
 
-async def write_costs(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
+async def write_costs(tx: Transaction, costs: Sequence[tuple[BudgetedTask, Cost]], now: Millis) -> None:
     """Add costs to `task_costs` and `cost_days`, and charge the budgets. The transaction must have locked the zones."""
     day = rules.day_of(now)
     by_task = defaultdict[tuple[str, str, str, str, int], CostSum](CostSum)
@@ -47,14 +45,14 @@ async def write_costs(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: 
         by_task[task.zone_id, task.id, agent_id, cost.model, day] += amount
         by_day[task.zone_id, day, task.task_type, agent_id, cost.model] += amount
     for task_rows in chunks(_rows(by_task)):
-        tx.write(COSTS.task_costs_add(batch=task_rows))
+        tx.write(Q.task_costs_add(batch=task_rows))
     for day_rows in chunks(_rows(by_day)):
-        tx.write(COSTS.cost_days_add(batch=day_rows))
+        tx.write(Q.cost_days_add(batch=day_rows))
     await _charge_budgets(tx, costs, now)
 
 
-async def _charge_budgets(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
-    [rows] = await tx.read(COSTS.budgets_of_zones(batch=_zone_rows({task.zone_id for task, _ in costs})))
+async def _charge_budgets(tx: Transaction, costs: Sequence[tuple[BudgetedTask, Cost]], now: Millis) -> None:
+    [rows] = await tx.read(Q.budgets_of_zones(batch=_zone_rows({task.zone_id for task, _ in costs})))
     if not rows:
         return
     charges = [*rules.compute_charges(decode(rows, Budget), rules.sum_by_scope(costs), now)]
@@ -64,10 +62,15 @@ async def _charge_budgets(tx: Transaction, costs: Sequence[tuple[Task, Cost]], n
         (*charge.budget.key, charge.budget.began_at, charge.budget.ends_at, charge.usd_micros, charge.tokens)
         for charge in charges
     ]
-    tx.write(COSTS.budgets_charge(batch=batch))
+    tx.write(Q.budgets_charge(batch=batch))
     for charge in charges:
         if charge.is_newly_spent:
             tx.emit(budget_event("budget.spent", charge.budget, SERVER))
+
+
+def delete_statements(tasks: Sequence[tuple[str, str]]) -> list[BoundStatement]:
+    """The statements that delete the costs and budgets of deleted tasks, given as (zone id, task id)."""
+    return [Q.task_costs_delete_expired(batch=tasks), Q.task_budgets_delete_expired(batch=tasks)]
 
 
 def budget_event(

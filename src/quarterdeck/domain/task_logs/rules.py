@@ -29,24 +29,22 @@ from quarterdeck.core import redaction
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import LimitReached, Problem, TooLarge
-from quarterdeck.domain.tasks.model.log_types import (
+from quarterdeck.domain.task_logs.model import (
     DETAILS_BYTES_MAX,
     LINES_MAX,
-    Level,
     LogEntry,
     LogItem,
     LogLine,
     LogPage,
     LogPosition,
     LogView,
-    NewLogLine,
 )
+from quarterdeck.domain.tasks.model.log_lines import Level, NewLogLine
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.rules import errors
 from quarterdeck.domain.tasks.rules.states import HELD
 
 TRANSITION = "state_transition"
-ERROR = "error"
 FAILED = "task.failed"
 EVENT_RENDERING: dict[str, tuple[Level, str]] = {
     "task.created": (Level.INFO, TRANSITION),

@@ -14,20 +14,20 @@ import msgspec
 
 from quarterdeck.core.clock import DAY, SECOND, Millis, iso, iso_or_none
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound
-from quarterdeck.domain.tasks.model.commands import Cost
-from quarterdeck.domain.tasks.model.cost_types import (
+from quarterdeck.domain.costs.model import (
     BUDGETS_MAX,
     MICROS_PER_USD,
     Budget,
+    BudgetedTask,
     BudgetView,
     Charge,
+    Cost,
     CostSum,
     Period,
     PutBudget,
     Scope,
     SpentBudgetView,
 )
-from quarterdeck.domain.tasks.model.rows import Task
 
 SUM_MAX = 2**53
 """Many JSON parsers round larger integers, so sums stop growing here."""
@@ -87,7 +87,7 @@ def _midnight(day: date) -> Millis:
 # -- budgets -----------------------------------------------------------------------------------------------------
 
 
-def scopes_of(task: Task) -> tuple[ScopeRef, ...]:
+def scopes_of(task: BudgetedTask) -> tuple[ScopeRef, ...]:
     """The scopes of the budgets that apply to the task."""
     return (
         (task.zone_id, Scope.ZONE, ""),
@@ -126,7 +126,7 @@ class SpentBudgets:
     def __bool__(self) -> bool:
         return bool(self._spent)
 
-    def is_spent_for(self, task: Task) -> bool:
+    def is_spent_for(self, task: BudgetedTask) -> bool:
         """Whether a spent budget keeps the task from being claimed."""
         return bool(self._spent) and any(ref in self._spent for ref in scopes_of(task))
 
@@ -138,7 +138,7 @@ class SpentBudgets:
         """The number of tasks in a zone whose own budget is spent. A claim may have to skip that many tasks."""
         return sum(1 for zone, scope, _ in self._spent if zone == zone_id and scope == Scope.TASK)
 
-    def blocking_budget(self, task: Task) -> SpentBudgetView | None:
+    def blocking_budget(self, task: BudgetedTask) -> SpentBudgetView | None:
         spent = [budget for ref in scopes_of(task) if (budget := self._spent.get(ref)) is not None]
         # The budget whose period ends last blocks the task for the longest time.
         return to_spent_view(max(spent, key=_ends_at)) if spent else None
@@ -155,18 +155,11 @@ def _ends_at(budget: Budget) -> float:
 # -- charges -----------------------------------------------------------------------------------------------------
 
 
-def sum_costs(costs: Iterable[Cost]) -> CostSum:
-    total = CostSum()
-    for cost in costs:
-        total += CostSum(cost.usd_micros, cost.input_tokens, cost.output_tokens)
-    return cap_sum(total)
-
-
 def cap_sum(total: CostSum) -> CostSum:
     return CostSum(min(total.usd_micros, SUM_MAX), min(total.input_tokens, SUM_MAX), min(total.output_tokens, SUM_MAX))
 
 
-def sum_by_scope(costs: Sequence[tuple[Task, Cost]]) -> dict[ScopeRef, CostSum]:
+def sum_by_scope(costs: Sequence[tuple[BudgetedTask, Cost]]) -> dict[ScopeRef, CostSum]:
     sums: dict[ScopeRef, CostSum] = {}
     for task, cost in costs:
         for ref in scopes_of(task):
@@ -225,6 +218,10 @@ def too_many_budgets() -> LimitReached:
         used=BUDGETS_MAX,
         frees="removing one",
     )
+
+
+def task_not_found(task_id: str) -> NotFound:
+    return NotFound("task_not_found", f"Task {task_id!r} does not exist in this zone.")
 
 
 def budget_not_found(scope: Scope, period: Period) -> NotFound:

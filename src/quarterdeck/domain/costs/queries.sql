@@ -1,6 +1,6 @@
 -- Costs of tasks, and budgets.
 --
--- The columns of a budget, in the order of `model.cost_types.Budget`.
+-- The columns of a budget, in the order of `model.Budget`.
 -- columns budget: zone_id, scope, scope_key, period, usd_micros, tokens, began_at, ends_at, spent_usd_micros
 -- columns budget: spent_tokens, created_by, created_at, updated_at
 
@@ -43,7 +43,7 @@ join budgets g on g.zone_id = b.zone_id
 order by g.zone_id, g.scope, g.scope_key, g.period;
 
 -- name: budgets_spent_of_zones
--- Only budgets that have reached a limit. `rules.budgets` then checks whether their period has ended.
+-- Only budgets that have reached a limit. `rules.SpentBudgets` then checks whether their period has ended.
 select columns(g as budget)
 from rows(:batch as b, zone_id text)
 join budgets g on g.zone_id = b.zone_id

@@ -12,10 +12,11 @@ import pytest
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
+from quarterdeck.domain.task_logs.model import LINES_MAX, PAGE_BYTES_MAX, LogPage
+from quarterdeck.domain.task_logs.operations.long_poll import LogLongPoll, LogPolls, LogWakeups, new_log_polls
 from quarterdeck.domain.tasks.model.commands import Fail
-from quarterdeck.domain.tasks.model.log_types import LINES_MAX, PAGE_BYTES_MAX, Level, LogPage
+from quarterdeck.domain.tasks.model.log_lines import Level
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations.log_long_poll import LogLongPoll, LogPolls, LogWakeups, new_log_polls
 from quarterdeck.engine.long_poll import Watcher
 from quarterdeck.engine.wakeups import Wakeups
 from tests.support.builders import ZONE
