@@ -14,7 +14,7 @@ back, and the attempt does not count.
 
 | type     | meaning                                                                     |
 |----------|-----------------------------------------------------------------------------|
-| `C`      | the claim or read: a frozen struct with a field `waiter`                    |
+| `C`      | the claim, with a field `waiter`, or the read of an inbox or a log          |
 | `K`      | what a poll is waiting for: a service, a zone, an inbox                     |
 | `I`      | one claimed item, such as an attempt                                        |
 """
@@ -199,11 +199,23 @@ async def wait_for_work(
     claim: C, key: K, submit: Callable[[C], Awaitable[tuple[I, ...]]], polls: LongPolls[C, K, I], timeout_seconds: float
 ) -> tuple[I, ...]:
     """Claim, and claim again whenever there may be work, until items arrive or the timeout passes."""
-    deadline = asyncio.get_running_loop().time() + timeout_seconds
     poll: LongPoll[C, K, I] = LongPoll(claim, key)
+    return await wait_for_items(
+        poll, lambda: submit(msgspec.structs.replace(claim, waiter=poll)), polls, timeout_seconds
+    )
+
+
+async def wait_for_items(
+    poll: LongPoll[C, K, I],
+    fetch: Callable[[], Awaitable[tuple[I, ...]]],
+    polls: LongPolls[C, K, I],
+    timeout_seconds: float,
+) -> tuple[I, ...]:
+    """Fetch, and fetch again whenever there may be items. A fetch that finds none adds the poll to `polls`."""
+    deadline = asyncio.get_running_loop().time() + timeout_seconds
     try:
         while True:
-            items = await submit(msgspec.structs.replace(claim, waiter=poll))
+            items = await fetch()
             if poll.delivered:
                 # Items arrived while the poll was claiming again. With the same claim_id, the claim finds the same
                 # items; give back any others.

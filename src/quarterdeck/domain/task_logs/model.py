@@ -74,8 +74,6 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     position: LogPosition | None
     level: Level | None
     event: str | None
-    waiter: object = None
-    """The long poll behind this read, if there is one."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):

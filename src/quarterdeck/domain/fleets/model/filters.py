@@ -70,5 +70,3 @@ class InboxFilter(SentFilter, frozen=True, kw_only=True):
 
     is_poll: bool = False
     """Whether the request has `wait_ms`. If so, it is refused unless the member is active."""
-    waiter: object = None
-    """The long poll that is waiting for the result, if any."""

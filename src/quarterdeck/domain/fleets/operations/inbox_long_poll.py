@@ -38,18 +38,16 @@ class InboxLongPoll:
 
     async def list_inbox(self, filters: InboxFilter, timeout_seconds: float) -> MessagePage:
         """List the messages. If there are none, wait until one arrives or the timeout has passed."""
+        poll = InboxPoll(filters, (filters.zone_id, str(filters.agent_id)))
 
-        async def read(request: InboxFilter) -> tuple[MessagePage, ...]:
-            poll = request.waiter
-            assert isinstance(poll, long_poll.LongPoll)
+        async def read() -> tuple[MessagePage, ...]:
             page = await self._engine.read(lambda tx: message_reads.list_inbox(tx, filters), zones=zones_of([filters]))
             if page.messages:
                 return (page,)
             self._polls.add(poll)
             return ()
 
-        key = (filters.zone_id, str(filters.agent_id))
-        pages = await long_poll.wait_for_work(filters, key, read, self._polls, timeout_seconds)
+        pages = await long_poll.wait_for_items(poll, read, self._polls, timeout_seconds)
         return pages[0] if pages else MessagePage([], {})
 
 

@@ -31,25 +31,22 @@ class LogLongPoll:
 
     async def read_log(self, filters: LogFilter, wait_seconds: float) -> LogPage:
         """Read the next page. If it is empty, wait up to `wait_seconds` for new entries."""
-        latest_filters = filters
+        poll = LogPoll(filters, (filters.zone_id, filters.id))
 
-        async def read(request: LogFilter) -> tuple[LogPage, ...]:
-            nonlocal latest_filters
-            poll = request.waiter
-            assert isinstance(poll, long_poll.LongPoll)
-            page = await self._read(latest_filters)
+        async def read() -> tuple[LogPage, ...]:
+            page = await self._read(poll.request)
             if page.entries:
                 return (page,)
             # Continue after the entries that the filter excluded, instead of reading them again.
-            latest_filters = poll.request = msgspec.structs.replace(latest_filters, position=page.position)
+            poll.request = msgspec.structs.replace(poll.request, position=page.position)
             self._polls.add(poll)
             return ()
 
-        pages = await long_poll.wait_for_work(filters, (filters.zone_id, filters.id), read, self._polls, wait_seconds)
+        pages = await long_poll.wait_for_items(poll, read, self._polls, wait_seconds)
         if pages:
             return pages[0]
-        assert latest_filters.position is not None
-        return LogPage([], latest_filters.position, is_last=True)
+        assert poll.request.position is not None
+        return LogPage([], poll.request.position, is_last=True)
 
     async def _read(self, filters: LogFilter) -> LogPage:
         zones = {filters.zone_id, filters.caller.zone_id}
