@@ -15,7 +15,7 @@ from quarterdeck import __version__
 from quarterdeck.cli import fast_parser
 from quarterdeck.cli.command_table import GLOBAL_OPTIONS, Argument, Command, Option, ParamType, ParsedCommand
 from quarterdeck.cli.errors import UsageError
-from quarterdeck.cli.registry import MODULES, load_commands, load_groups
+from quarterdeck.cli.registry import MODULES, SECTIONS, load_commands, load_groups
 
 COMPLETE_VARIABLE = "_QD_COMPLETE"
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -107,6 +107,14 @@ class _RootGroup(_LazyGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(MODULES)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, section in SECTIONS.items():
+            commands = [(word, self.get_command(ctx, word)) for word in section]
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(word, command.get_short_help_str(limit=80)) for word, command in commands if command]
+                )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         commands = load_commands(cmd_name)
