@@ -12,24 +12,28 @@ given = $(if $(filter command,$(firstword $(origin $(1)))),$($(1)))
 unexport PYTHONDONTWRITEBYTECODE
 
 # Older pip passes PIP_CONSTRAINT to the isolated build; newer pip reads PIP_BUILD_CONSTRAINT there.
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	.venv/bin/python -m pip install --progress-bar off -c constraints.txt
+INSTALL := -m pip install --progress-bar off -c constraints.txt
+PIP_VARIABLES := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
+PIP := $(PIP_VARIABLES) .venv/bin/python $(INSTALL)
 
 BASE := .venv/.installed
 TEST := .venv/.installed-test
+DOCS := .venv/.installed-docs
+PYTHONS := $(or $(call given,PYTHONS),python3.12 python3.13)
 
 # No wheel contains tmux. Without it everything but panes works, and the tests of panes are skipped and reported.
 TMUX_HINT := command -v tmux >/dev/null || echo 'tmux is not installed: members of fleets have no panes. \
 	To install it: apt-get install tmux (Debian, Ubuntu), brew install tmux (macOS).'
 
-.PHONY: help install up test lint bench soak states golden sdk sql docs
+.PHONY: help install up test test-pythons lint bench soak states golden sdk sql reference docs
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  DATA=DIR      (up) data directory [default: the user'"'"'s data directory]'
 	@echo '  ARGS="..."    (up, test, soak, bench) arguments passed to the program'
 	@echo '  PYTHON=PROG   (first time) Python to create .venv with'
+	@echo '  PYTHONS="..." (test-pythons) interpreters to test with [default: python3.12 python3.13]'
 
 install: $(BASE) ## create .venv and install Quarterdeck into it
 	@$(TMUX_HINT)
@@ -44,6 +48,16 @@ up: $(BASE) ## start the server on SQLite, in the foreground
 test: lint ## run lint, type and import checks, and all tests on both engines
 	@$(TMUX_HINT)
 	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(call given,ARGS)
+
+# The tests of pure rules need no servers, so they are quick enough to repeat for each version that pyproject.toml names.
+test-pythons: ## run the unit tests on other versions of Python, where they are installed
+	@tested=0; for python in $(PYTHONS); do \
+		"$$python" -c 'import venv, ensurepip' 2>/dev/null || { echo "$$python is not installed: skipped"; continue; }; \
+		venv=".venv/pythons/$$(basename "$$python")"; \
+		"$$python" -m venv "$$venv" && $(PIP_VARIABLES) "$$venv/bin/python" $(INSTALL) -e '.[test]' && \
+		"$$venv/bin/python" -m pytest -n 2 -p no:cacheprovider tests/rules $(call given,ARGS) || exit 1; \
+		tested=1; \
+	done; [ "$$tested" = 1 ] || { echo 'No version was tested. Name interpreters: make test-pythons PYTHONS="..."' >&2; exit 1; }
 
 lint: $(TEST) ## run the static checks only
 	.venv/bin/ruff check .
@@ -75,8 +89,11 @@ sdk: $(BASE) ## generate the SDK's types from tests/golden/openapi.json, and tho
 sql: $(BASE) ## generate the type stubs of the SQL statements
 	.venv/bin/python tools/generate_sql_stubs.py
 
-docs: $(BASE) ## generate docs/metrics.md and docs/settings.md
+reference: $(BASE) ## generate docs/metrics.md and docs/settings.md
 	.venv/bin/python tools/generate_reference.py
+
+docs: $(DOCS) reference ## build the documentation into build/docs; a broken link is an error
+	.venv/bin/mkdocs build --strict --site-dir build/docs
 
 # Reinstalled only when pyproject.toml or constraints.txt has changed.
 $(BASE): .venv/bin/python pyproject.toml constraints.txt
@@ -87,6 +104,11 @@ $(BASE): .venv/bin/python pyproject.toml constraints.txt
 $(TEST): .venv/bin/python pyproject.toml constraints.txt
 	@echo 'Installing Quarterdeck and its test dependencies into .venv'
 	@$(PIP) -e '.[test]'
+	@touch $(BASE) $@
+
+$(DOCS): .venv/bin/python pyproject.toml constraints.txt
+	@echo 'Installing Quarterdeck and MkDocs into .venv'
+	@$(PIP) -e '.[server,docs]'
 	@touch $(BASE) $@
 
 # Skips a Python without its venv module, which Debian packages separately.

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.child_processes import interrupt_on_sigterm, tail
+from tests.support.child_processes import interrupt_on_sigterm, stop_ignoring_sigint, tail
 from tests.support.databases import PostgresDatabases, SqliteDatabases
 from tests.support.postgres import PostgresServer
 from tests.support.redis import DirectRedis, RedisServer
@@ -36,6 +36,7 @@ from tests.support.zone import FreshZone, create_zone
 
 def pytest_configure() -> None:
     interrupt_on_sigterm()
+    stop_ignoring_sigint()
 
 
 LONGEST_FIRST = ("tests/chaos/test_session_plane.py", "tests/chaos/")

@@ -41,6 +41,13 @@ def interrupt_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
+def stop_ignoring_sigint() -> None:
+    """A shell starts background jobs with SIGINT ignored, and children inherit that. Tests that interrupt children need
+    the default."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def tail(log: Path, lines: int = 60) -> str:
     """Return the last lines of a log, for the report of a failed test."""
     if not log.exists():
