@@ -45,7 +45,6 @@ PROSE_EXCEPTIONS: dict[str, int] = {
     "docs/benchmarks.md": 12,
     "docs/checking.md": 18,
     "docs/fleets.md": 21,
-    "docs/guarantees.md": 39,
     "docs/operations.md": 60,
     "docs/roles.md": 6,
     "docs/secrets.md": 5,
