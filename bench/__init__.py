@@ -1,6 +1,6 @@
 """Benchmarks of Quarterdeck, each compared with a control: the database alone, a plain server, or another queue.
 
-    python -m bench                  all measurements, then docs/benchmarks.md and docs/benchmarks.svg
+    python -m bench                  all measurements, then docs/benchmark*
     python -m bench shell cli        only these; the others keep their last results
     python -m bench report           write the documents again from .bench/results.json
 
