@@ -302,8 +302,8 @@ def test_findings_above_the_maximum_are_only_counted(scenario: Scenario) -> None
     assert f"{FINDINGS_MAX + 7} rows differ: " in report.text()
 
 
-def test_every_check_is_documented_in_operations_md() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+def test_every_check_is_documented() -> None:
+    page = (ROOT / "docs" / "consistency.md").read_text(encoding="utf-8")
     assert [check.name for check in CHECKS if f"| `{check.name}` |" not in page] == []
 
 

@@ -373,7 +373,7 @@ async def test_redis_outage_loses_no_change_and_marks_no_partial_rebuild_complet
 async def test_documented_redis_acl_is_sufficient_for_the_key_mirror(
     runtime: RuntimeHarness, own_redis: RedisServer
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
     section = page.partition("The login needs")[2].partition("\n\n")[0]
     commands, patterns = re.findall(r"\+[a-z|]+", section), re.findall(r"`([a-z.:]+\*)`", section)
     channels = [pattern for pattern in patterns if ":events:" in pattern or ":commands:" in pattern]

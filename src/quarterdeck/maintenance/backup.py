@@ -23,7 +23,7 @@ from quarterdeck.store.migrate import sqlite_path
 
 POSTGRESQL_HINT = (
     "Back up PostgreSQL with pg_dump --format=custom --file=FILE URL, as the owner of the tables or a superuser, so "
-    "that row-level security hides no rows. See docs/operations.md for the steps."
+    "that row-level security hides no rows. See docs/backup.md for the steps."
 )
 
 

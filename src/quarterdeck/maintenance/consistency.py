@@ -4,7 +4,7 @@ It covers admission counters, session trees, suspensions, cascades, zones, invoc
 with their dependencies and agents, fleets with their members and messages, the event log, leases and idempotency keys.
 
 Each check has a statement that finds inconsistent rows and a template for the message about each row. All checks read
-one snapshot, so concurrent writes cause no false findings. `docs/operations.md` explains each check and what to do.
+one snapshot, so concurrent writes cause no false findings. `docs/consistency.md` explains each check and what to do.
 Recorded client histories are checked against the same snapshot (`history_checker`).
 """
 
