@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
+from quarterdeck.cli.registry import MODULES, load_commands
 from tests.support.documented_examples import Block, read_blocks, read_steps, run_page
 from tests.support.server import Servers
 from tests.support.source import ROOT
@@ -19,10 +21,9 @@ NOT_RUN_REASONS = {
     "needs Redis",
     "needs tmux and a coding agent",
     "ends the server",
+    "has a test of its own",
     "long",
 }
-NOT_YET_REWRITTEN: set[str] = set()
-"""Pages whose examples do not run yet."""
 
 
 def name_of(page: Path) -> str:
@@ -35,8 +36,6 @@ def has_examples(page: Path) -> bool:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=name_of)
 async def test_commands_of_the_page_print_what_it_shows(page: Path, servers: Servers, tmp_path: Path) -> None:
-    if name_of(page) in NOT_YET_REWRITTEN:
-        return
     directory = tmp_path / "page"
     directory.mkdir()
     problems = run_page(page, await servers.start(), directory)
@@ -48,6 +47,20 @@ def test_python_of_the_page_is_valid(page: Path) -> None:
     for block in read_blocks(page):
         if block.language == "python":
             ast.parse(block.text, f"{page.name}, line {block.line}")
+
+
+def test_index_and_site_list_every_page() -> None:
+    index, site = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/README.md", "mkdocs.yml"))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if f": {page}\n" not in site} == set()
+    decisions = {page for page in pages if page.startswith("decisions/")}  # listed in decisions/README.md
+    assert {page for page in pages - decisions - {"README.md"} if f"]({page})" not in index} == set()
+
+
+def test_page_of_commands_has_every_command() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    commands = [command.words for word in MODULES for command in load_commands(word)]
+    assert [words for words in commands if not re.search(rf"`(?:qd )?(?:{words[0]} )?{words[-1]}\b", text)] == []
 
 
 def test_blocks_are_only_left_out_for_a_known_reason() -> None:

@@ -1,4 +1,4 @@
-"""The fleet example runs in tmux and prints the output shown in examples/README.md."""
+"""The fleet example runs in tmux and prints the output shown in docs/examples.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_example_fleet_prints_the_documented_output_and_removes_its_directory(sh
         timeout=LIMIT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     documented = re.search(r"^\$ python examples/fleet/run\.py\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
     assert documented is not None
     assert mask_times(done.stdout) == mask_times(documented[1])

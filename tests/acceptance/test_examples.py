@@ -1,4 +1,4 @@
-"""The examples run and print the output shown in examples/README.md."""
+"""The examples run and print the output shown in docs/examples.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 60.0
 
 def documented_output(example: str) -> str:
     """The output that the README shows below the command of this example."""
-    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     match = re.search(rf"^\$ python examples/{re.escape(example)}\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
     assert match, f"the README does not show {example}"
     return match[1]
