@@ -60,7 +60,7 @@ async def fleet_database_url(engine_url: str) -> str:
         for name in ("alice", "bob", "carol"):
             await harness.register(name, director_id=DIRECTOR, location=pane_location(None), skills=skills)
         await harness.deregister(CAROL)
-        await harness.fleet_lane.submit(claim_monitor_command())
+        await harness.submit_fleet(claim_monitor_command())
         await harness.create()
         deleted = await harness.create(location=pane_location())
         await harness.delete(deleted.fleet.fleet_id)

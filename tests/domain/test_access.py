@@ -111,7 +111,7 @@ async def test_permission_is_checked_before_the_fleet_is_looked_up(runtime: Runt
         claim_monitor_command(fleet_id=99, caller=agent),
     ):
         with pytest.raises(Forbidden) as refusal:
-            await fleet_harness.fleet_lane.submit(command)
+            await fleet_harness.submit_fleet(command)
         assert (refusal.value.code, refusal.value.members["power"]) == ("forbidden_role", "fleets.change")
     with pytest.raises(Forbidden) as refusal:
         await fleet_harness.send(fleet_id=99, caller=non_member)

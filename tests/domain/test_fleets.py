@@ -169,7 +169,7 @@ async def test_ids_are_counted_per_zone_under_concurrency(engine_url: str) -> No
 async def test_deleted_fleet_deregisters_its_members_and_keeps_its_messages(fleet_harness: FleetHarness) -> None:
     await create_fleet_with_members(fleet_harness)
     await fleet_harness.send()
-    await fleet_harness.fleet_lane.submit(claim_monitor_command())
+    await fleet_harness.submit_fleet(claim_monitor_command())
     deleted = await fleet_harness.delete()
     assert (deleted.deregistered_count, len(deleted.placements)) == (4, 3)
     repeated = await fleet_harness.delete()
@@ -330,13 +330,13 @@ async def test_member_token_acts_only_as_its_member_and_cannot_change_fleets(fle
     assert await problem_detail(fleet_harness.send(BOB, caller=alice)) == f"This token cannot act as agent {DIRECTOR}"
     assert await problem_detail(fleet_harness.ack(1, BOB, caller=alice)) == f"This token cannot act as agent {BOB}"
     assert "does not have the permission" in await problem_detail(
-        fleet_harness.fleet_lane.submit(fleet_harness.register_command(caller=alice))
+        fleet_harness.submit_fleet(fleet_harness.register_command(caller=alice))
     )
     assert "does not have the permission" in await problem_detail(
-        fleet_harness.fleet_lane.submit(fleet_harness.create_command(caller=alice))
+        fleet_harness.submit_fleet(fleet_harness.create_command(caller=alice))
     )
     assert isinstance(
-        await fleet_harness.fleet_lane.submit(fleet_harness.create_command(caller=user_caller())), CreateFleetResult
+        await fleet_harness.submit_fleet(fleet_harness.create_command(caller=user_caller())), CreateFleetResult
     )
 
 
@@ -348,7 +348,7 @@ async def test_callers_of_another_zone_cannot_see_the_fleet(runtime: RuntimeHarn
     foreign = admin("other")
     assert "does not exist, or this token cannot access it" in await problem_detail(first.send(caller=foreign))
     assert "does not exist, or this token cannot access it" in await problem_detail(
-        first.fleet_lane.submit(first.register_command(caller=foreign))
+        first.submit_fleet(first.register_command(caller=foreign))
     )
     assert await problem_detail(second.send(ALICE)) == f"Destination agent not found: {ALICE}"
     assert await problem_detail(second.send(fleet_id=7)) == "fleet 7 not found."
@@ -401,7 +401,7 @@ async def test_cost_of_member_requests_does_not_grow_with_the_fleet(engine_url: 
         await runtime.put_zone()
         harness = FleetHarness(runtime)
         await create_fleet_with_members(harness)
-        await harness.fleet_lane.submit(claim_monitor_command())
+        await harness.submit_fleet(claim_monitor_command())
         small = await measure_member_verbs(harness, counting, ALICE)
         for _ in range(20):
             await harness.register()
@@ -421,7 +421,7 @@ async def measure_member_verbs(
     configure = ConfigureMonitor(zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=agent_id, enabled=False)
     requests: dict[str, Callable[[], Awaitable[object]]] = {
         "register": lambda: harness.register(director_id=DIRECTOR, location=pane_location("%5")),
-        "configure": lambda: harness.fleet_lane.submit(configure),
+        "configure": lambda: harness.submit_fleet(configure),
         "heartbeat": lambda: harness.heartbeat(agent_id),
         "deregister": lambda: harness.deregister(agent_id),
     }
@@ -444,9 +444,9 @@ async def test_setting_a_pane_is_idempotent_and_a_repeated_key_returns_it(fleet_
         location=pane_location(None), director_id=DIRECTOR, idempotency_key="k", request_digest="d"
     )
     command = SetMemberPane(zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=registered.member.agent_id, pane_id="%9")
-    placement = await fleet_harness.fleet_lane.submit(command)
-    assert placement == await fleet_harness.fleet_lane.submit(command)
-    repeated = await fleet_harness.fleet_lane.submit(
+    placement = await fleet_harness.submit_fleet(command)
+    assert placement == await fleet_harness.submit_fleet(command)
+    repeated = await fleet_harness.submit_fleet(
         fleet_harness.register_command(
             location=pane_location(None), director_id=DIRECTOR, idempotency_key="k", request_digest="d"
         )
@@ -457,7 +457,7 @@ async def test_setting_a_pane_is_idempotent_and_a_repeated_key_returns_it(fleet_
 
 async def test_monitor_heartbeat_needs_the_owner_and_stores_who_was_pinged(fleet_harness: FleetHarness) -> None:
     await create_fleet_with_members(fleet_harness)
-    await fleet_harness.fleet_lane.submit(claim_monitor_command())
+    await fleet_harness.submit_fleet(claim_monitor_command())
     result = await fleet_harness.heartbeat(ALICE)
     assert isinstance(result, MonitorRuntime)
     assert fleet_harness.runtime.database.execute(

@@ -170,7 +170,7 @@ async def test_late_release_does_not_end_a_lease_returned_by_a_repeated_claim(se
     command: InvocationCommand = Release(
         zone_id=ZONE, id=first.id, attempt_token=first.attempt_token or "", lease_expires_at=first.lease_expires_at
     )
-    await service.runtime.invocation_lane.submit(command)
+    await service.runtime.submit_invocation(command)
     assert (await service.read(first)).status is State.RUNNING
     assert (await service.complete(repeated)).status is State.SUCCEEDED
 

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from quarterdeck.core.caller import FLEET_EXEC
+from quarterdeck.core.command import R
 from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.idempotency import request_digest
 from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.model.bodies import DeleteFleetQuery, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import (
+    BaseFleetCommand,
     DeregisterMember,
-    FleetCommand,
-    FleetOutcome,
     RegisterMember,
     RegisterMemberResult,
 )
@@ -53,7 +53,7 @@ class MemberPanesHarness:
         self.fleet_harness = fleet_harness
         self.tmux = fleet_harness.tmux
         pane_access = PaneAccess(this_host(), merge_coding_agents(None), call_seconds, exit_seconds)
-        submit = fleet_harness.fleet_lane.submit
+        submit = fleet_harness.submit_fleet
         self.deps = MemberPanesDeps(fleet_harness.runtime.engine, submit, lambda _: "token", pane_access, {})
         self.member_panes = MemberPanes(self.deps)
         self.fleets = FleetHandlers(fleet_harness.runtime.engine, submit, self.member_panes)
@@ -197,9 +197,9 @@ async def test_member_that_gets_its_pane_during_deletion_is_closed(member_panes:
     pane_id, pid = pane_of(created), member_panes.tmux.pid_of(pane_of(created))
     member_panes.set_pane(created, None)
 
-    async def submit(command: FleetCommand) -> FleetOutcome:
+    async def submit(command: BaseFleetCommand[R]) -> R:
         member_panes.set_pane(created, pane_id)
-        return await member_panes.fleet_harness.fleet_lane.submit(command)
+        return await member_panes.fleet_harness.submit_fleet(command)
 
     member_panes.member_panes = MemberPanes(replace(member_panes.deps, submit=submit))
     deleted = await member_panes.delete(created)
@@ -243,9 +243,9 @@ async def test_late_pane_that_cannot_be_closed_is_counted_as_left(
     pane_id = pane_of(created)
     member_panes.set_pane(created, None)
 
-    async def submit(command: FleetCommand) -> FleetOutcome:
+    async def submit(command: BaseFleetCommand[R]) -> R:
         member_panes.set_pane(created, pane_id)
-        return await member_panes.fleet_harness.fleet_lane.submit(command)
+        return await member_panes.fleet_harness.submit_fleet(command)
 
     async def close_panes(
         caller: PaneCaller, placements: Sequence[Placement]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 from standardwebhooks import Webhook
 
+from quarterdeck.core.command import R
 from quarterdeck.core.errors import Unavailable
-from quarterdeck.domain.invocations.model import Complete, InvocationCommand, InvocationResult, RetryPolicy, State
+from quarterdeck.domain.invocations.model import BaseInvocationCommand, Complete, RetryPolicy, State
 from quarterdeck.domain.invocations.sweeps import DEADLINE
 from quarterdeck.domain.services.model import DeliveryMode, Update
 from quarterdeck.domain.services.operations import Updater
@@ -301,10 +302,10 @@ async def test_response_is_reported_after_a_database_outage(
         Unavailable("outcome_unknown", "Connection lost."),
     ]
 
-    def submit(command: InvocationCommand) -> Awaitable[InvocationResult]:
+    def submit(command: BaseInvocationCommand[R]) -> asyncio.Future[R]:
         if isinstance(command, Complete) and outages:
             raise outages.pop()
-        return push_harness.runtime.invocation_lane.submit(command)
+        return push_harness.runtime.submit_invocation(command)
 
     async with push_harness.run_worker(replace(push_harness.build_deps(), submit=submit)):
         row = await wait_until_ended(service, await service.create())
@@ -423,11 +424,14 @@ async def test_attempt_claimed_during_drain_is_released_without_a_cost(
 ) -> None:
     claimed, resume = asyncio.Event(), asyncio.Event()
 
-    async def submit(command: InvocationCommand) -> InvocationResult:
-        result = await push_harness.runtime.invocation_lane.submit(command)
+    async def claim_and_pause(command: BaseInvocationCommand[R]) -> R:
+        result = await push_harness.runtime.submit_invocation(command)
         claimed.set()
         await resume.wait()
         return result
+
+    def submit(command: BaseInvocationCommand[R]) -> asyncio.Future[R]:
+        return asyncio.ensure_future(claim_and_pause(command))
 
     row = await service.create()
     async with push_harness.run_worker(replace(push_harness.build_deps(), submit=submit), grace_seconds=20) as worker:

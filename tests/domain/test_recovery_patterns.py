@@ -237,12 +237,12 @@ async def test_pattern_5_split_brain_prevention(coordinator_harness: Coordinator
         return Assign(zone_id=ZONE, id="t", leader_term=leader_term, agent_id=agent, attempt_token=token)
 
     with pytest.raises(LeaseLost):
-        await coordinator_harness.runtime.task_lane.submit(assign(frozen, "a", "old"))
+        await coordinator_harness.runtime.submit_task(assign(frozen, "a", "old"))
     assert (await coordinator_harness.read_task("t")).status is State.PENDING, "an expired term assigns nothing"
     assigned = await other.task_harness.submit(assign(newer, "b", "new"))
     assert (assigned.agent_id, assigned.attempt_token) == ("b", "new")
     with pytest.raises(Problem):
-        await coordinator_harness.runtime.task_lane.submit(assign(newer, "a", "second"))
+        await coordinator_harness.runtime.submit_task(assign(newer, "a", "second"))
     assert (await coordinator_harness.read_task("t")).agent_id == "b", "a task has one holder"
 
 
@@ -338,7 +338,7 @@ async def test_assignment_without_a_launch_is_aborted(coordinator_harness: Coord
     assert (row.status, row.reason) == (State.ABORTED, "launch_lost")
     late = RecordLaunch(zone_id=ZONE, id="t", attempt_token="k", session_key="late-session")
     with pytest.raises(Problem) as refusal:
-        await coordinator_harness.runtime.task_lane.submit(late)
+        await coordinator_harness.runtime.submit_task(late)
     assert refusal.value.code == "stale_attempt"
 
 

@@ -18,7 +18,7 @@ async def run_fleet_workload(runtime: RuntimeHarness) -> None:
     that the recorded statements find rows when they run again."""
     harness = FleetHarness(runtime)
     deleted = await harness.create(location=pane_location())
-    await harness.fleet_lane.submit(claim_monitor_command(fleet_id=deleted.fleet.fleet_id))
+    await harness.submit_fleet(claim_monitor_command(fleet_id=deleted.fleet.fleet_id))
     await harness.delete(deleted.fleet.fleet_id)
     created = await harness.create(location=pane_location())
     fleet_id, director = created.fleet.fleet_id, created.director.agent_id
@@ -41,17 +41,15 @@ async def run_fleet_workload(runtime: RuntimeHarness) -> None:
 async def run_monitor_workload(harness: FleetHarness, fleet_id: int, agent_id: int) -> None:
     """Set the member's pane and monitor configuration; a monitor claims, sends a heartbeat and releases."""
     pane_command = SetMemberPane(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, agent_id=agent_id, pane_id="%8")
-    await harness.fleet_lane.submit(pane_command)
-    await harness.fleet_lane.submit(
+    await harness.submit_fleet(pane_command)
+    await harness.submit_fleet(
         ConfigureMonitor(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, agent_id=agent_id, enabled=False)
     )
-    await harness.fleet_lane.submit(claim_monitor_command(fleet_id=fleet_id))
+    await harness.submit_fleet(claim_monitor_command(fleet_id=fleet_id))
     # A heartbeat in the same millisecond as the claim would write nothing.
     harness.runtime.database.execute("update monitor_runtime set last_tick_at = last_tick_at - 1000")
     await harness.heartbeat(agent_id, fleet_id=fleet_id)
-    await harness.fleet_lane.submit(
-        ReleaseMonitor(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, pid=100, host_id="host")
-    )
+    await harness.submit_fleet(ReleaseMonitor(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, pid=100, host_id="host"))
 
 
 def list_statements(fleet_id: int, agent_id: int, summary: int) -> list[BoundStatement]:

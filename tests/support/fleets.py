@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import psycopg
 
@@ -19,10 +20,6 @@ from quarterdeck.domain.fleets.model.commands import (
     DeleteFleetResult,
     DeregisterMember,
     DeregisterMemberResult,
-    FleetCommand,
-    FleetOutcome,
-    MessageCommand,
-    MessageOutcome,
     PaneLocation,
     RecordMonitorHeartbeat,
     RecordReceipt,
@@ -44,10 +41,9 @@ from quarterdeck.domain.fleets.model.rows import (
     PingPolicy,
     Placement,
 )
-from quarterdeck.domain.fleets.operations.members import change_fleets
-from quarterdeck.domain.fleets.operations.messages import MessageBatchRunner
+from quarterdeck.domain.fleets.operations.members import SubmitFleetCommand, change_fleets
+from quarterdeck.domain.fleets.operations.messages import MessageBatchRunner, SubmitMessageCommand
 from quarterdeck.domain.fleets.rules.agent_cards import build_administrator_card, build_card
-from quarterdeck.engine.lanes import Lane
 from quarterdeck.store.migrate import sqlite_path
 from tests.support.builders import NOW, ZONE, admin
 from tests.support.runtime import DirectDatabase, RuntimeHarness
@@ -210,10 +206,10 @@ class FleetHarness:
         self.caller: Caller = admin(zone_id)
         self.delivered: list[Message] = []
         """Messages that were passed to the notifier after their commit."""
-        self.fleet_lane: Lane[FleetCommand, FleetOutcome] = runtime.lanes.add_write_lane("fleet", change_fleets)
-        self.message_lane: Lane[MessageCommand, MessageOutcome] = runtime.lanes.add_write_lane(
-            "message", MessageBatchRunner(self._deliver).run
-        )
+        fleet_lane = runtime.lanes.add_write_lane("fleet", change_fleets)
+        message_lane = runtime.lanes.add_write_lane("message", MessageBatchRunner(self._deliver).run)
+        self.submit_fleet = cast(SubmitFleetCommand, fleet_lane.submit)
+        self.submit_message = cast(SubmitMessageCommand, message_lane.submit)
 
     def _deliver(self, messages: Sequence[Message]) -> None:
         self.delivered += messages
@@ -225,13 +221,13 @@ class FleetHarness:
         return build_struct(CreateFleet, zone_id=self.zone_id, **(defaults | fields))
 
     async def create(self, **fields: object) -> CreateFleetResult:
-        result = await self.fleet_lane.submit(self.create_command(**fields))
+        result = await self.submit_fleet(self.create_command(**fields))
         assert isinstance(result, CreateFleetResult)
         return result
 
     async def delete(self, fleet_id: int = FLEET_ID) -> DeleteFleetResult:
         command = DeleteFleet(zone_id=self.zone_id, caller=self.caller, fleet_id=fleet_id)
-        result = await self.fleet_lane.submit(command)
+        result = await self.submit_fleet(command)
         assert isinstance(result, DeleteFleetResult)
         return result
 
@@ -241,17 +237,17 @@ class FleetHarness:
         return build_struct(RegisterMember, **(defaults | identity | fields))
 
     async def register(self, name: str = "alice", fleet_id: int = FLEET_ID, **fields: object) -> RegisterMemberResult:
-        result = await self.fleet_lane.submit(self.register_command(name, fleet_id, **fields))
+        result = await self.submit_fleet(self.register_command(name, fleet_id, **fields))
         assert isinstance(result, RegisterMemberResult)
         return result
 
     async def deregister(self, agent_id: int, fleet_id: int = FLEET_ID) -> DeregisterMemberResult:
         command = DeregisterMember(zone_id=self.zone_id, caller=self.caller, fleet_id=fleet_id, agent_id=agent_id)
-        result = await self.fleet_lane.submit(command)
+        result = await self.submit_fleet(command)
         assert isinstance(result, DeregisterMemberResult)
         return result
 
-    async def heartbeat(self, *pinged: int, pid: int = 100, fleet_id: int = FLEET_ID) -> FleetOutcome:
+    async def heartbeat(self, *pinged: int, pid: int = 100, fleet_id: int = FLEET_ID) -> MonitorRuntime:
         command = RecordMonitorHeartbeat(
             zone_id=self.zone_id,
             caller=self.caller,
@@ -260,7 +256,7 @@ class FleetHarness:
             host_id="host",
             pinged_agent_ids=pinged,
         )
-        return await self.fleet_lane.submit(command)
+        return await self.submit_fleet(command)
 
     # -- messages
 
@@ -269,30 +265,30 @@ class FleetHarness:
         return build_struct(Send, zone_id=self.zone_id, to_agent_id=to, text=text, **(defaults | fields))
 
     async def send(self, to: int = ALICE, text: str = "hello", **fields: object) -> Message:
-        sent = await self.message_lane.submit(self.send_command(to, text, **fields))
+        sent = await self.submit_message(self.send_command(to, text, **fields))
         assert isinstance(sent, SendResult)
         return sent.message
 
     async def broadcast(self, text: str = "all", **fields: object) -> SendResult:
         defaults: dict[str, object] = {"fleet_id": FLEET_ID, "from_agent_id": DIRECTOR, "caller": self.caller}
         command = build_struct(Broadcast, zone_id=self.zone_id, text=text, **(defaults | fields))
-        sent = await self.message_lane.submit(command)
+        sent = await self.submit_message(command)
         assert isinstance(sent, SendResult)
         return sent
 
     async def ack(self, message_id: int, agent_id: int = ALICE, **fields: object) -> Message:
         defaults: dict[str, object] = {"fleet_id": FLEET_ID, "caller": self.caller, "agent_id": agent_id}
         command = build_struct(Acknowledge, zone_id=self.zone_id, message_id=message_id, **(defaults | fields))
-        return _require_message(await self.message_lane.submit(command))
+        return _require_message(await self.submit_message(command))
 
     async def cancel(self, message_id: int, agent_id: int = DIRECTOR, **fields: object) -> Message:
         defaults: dict[str, object] = {"fleet_id": FLEET_ID, "caller": self.caller, "agent_id": agent_id}
         command = build_struct(Cancel, zone_id=self.zone_id, message_id=message_id, **(defaults | fields))
-        return _require_message(await self.message_lane.submit(command))
+        return _require_message(await self.submit_message(command))
 
     async def receipt(self, message_id: int, notice: NoticeFailure | None = None) -> Message:
         command = RecordReceipt(zone_id=self.zone_id, fleet_id=FLEET_ID, message_id=message_id, failure=notice)
-        return _require_message(await self.message_lane.submit(command))
+        return _require_message(await self.submit_message(command))
 
     # -- the database, directly
 
@@ -300,7 +296,7 @@ class FleetHarness:
         return {table: self.runtime.database.count(table) for table in FLEET_TABLES}
 
 
-def _require_message(result: MessageOutcome) -> Message:
+def _require_message(result: Message) -> Message:
     assert isinstance(result, Message)
     return result
 

@@ -60,7 +60,7 @@ class InvocationHarness:
             "timeout_ms": 30_000,
             "retry_policy": RetryPolicy(backoff_ms=0),
         }
-        result = await self.runtime.invocation_lane.submit(build_struct(Enqueue, **(defaults | fields)))
+        result = await self.runtime.submit_invocation(build_struct(Enqueue, **(defaults | fields)))
         assert isinstance(result, EnqueuedInvocation)
         return result
 
@@ -79,7 +79,7 @@ class InvocationHarness:
         return await self.submit_claim(self.claim_command(limit, claim_id))
 
     async def submit_claim(self, command: Claim) -> tuple[Invocation, ...]:
-        leases = await self.runtime.invocation_lane.submit(command)
+        leases = await self.runtime.submit_invocation(command)
         assert isinstance(leases, ClaimedInvocations)
         return leases.items
 
@@ -125,7 +125,7 @@ class InvocationHarness:
         return [event.type.removeprefix("invocation.") for event in log if event.subject == row.id]
 
     async def _submit(self, command: Complete | Heartbeat | Cancel | Release | CheckOverdue) -> Invocation:
-        row = await self.runtime.invocation_lane.submit(command)
+        row = await self.runtime.submit_invocation(command)
         assert isinstance(row, Invocation)
         return row
 

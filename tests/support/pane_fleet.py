@@ -25,7 +25,7 @@ class PaneFleetHarness(FleetHarness):
     ) -> None:
         super().__init__(runtime)
         self.tmux = tmux
-        deps = NotifierDeps(runtime.cross_zone_engine, self.message_lane.submit, this_host(), merge_coding_agents(None))
+        deps = NotifierDeps(runtime.cross_zone_engine, self.submit_message, this_host(), merge_coding_agents(None))
         self.notifier = PaneNotifier(deps, settings, grace_seconds)
         self.panes: dict[int, str] = {}
         self.held_back: list[Message] | None = None

@@ -50,7 +50,7 @@ class PushHarness:
             runtime.engine,
             runtime.cross_zone_engine,
             self.wakeups,
-            runtime.invocation_lane.submit,
+            runtime.submit_invocation,
             http_client or OutboundClient(ALLOW_PRIVATE),
             SECRET_DERIVER,
         )

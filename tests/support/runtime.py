@@ -138,10 +138,10 @@ class RuntimeHarness:
         self.agents = Agents(self.shared, token_text, LAUNCHER_NAMES)
         self.services = Services(self.shared, SECRET_DERIVER, invocations.find_unreferenced_services)
         self.invocations = Invocations(self.shared, None)
-        self.claim_polls, self.invocation_lane = self.invocations.polls, self.invocations.lane
+        self.claim_polls, self.submit_invocation = self.invocations.polls, self.invocations.submit
         self.backlog_lane = self.invocations.backlog_lane
         self.tasks = Tasks(self.shared, self.cipher, self.agents)
-        self.task_claim_polls, self.task_lane = self.tasks.polls, self.tasks.lane
+        self.task_claim_polls, self.submit_task = self.tasks.polls, self.tasks.submit
 
     def with_settings(self, *sections: msgspec.Struct) -> Runtime:
         """The same runtime with other settings, to build a component with them."""
@@ -238,7 +238,7 @@ class RuntimeHarness:
 
     def invocation_sweep_runner(self, settings: InvocationSettings | None = None) -> SweepRunner:
         sweep_settings = settings or InvocationSettings()
-        lanes = self.invocation_lane.submit, self.backlog_lane.submit
+        lanes = self.submit_invocation, self.backlog_lane.submit
         return SweepRunner(invocation_sweeps(self.cross_zone_engine, *lanes, sweep_settings))
 
     # -- the log

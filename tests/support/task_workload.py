@@ -102,7 +102,7 @@ async def run_coordinator_queries(runtime: RuntimeHarness) -> None:
 async def archive_and_delete(harness: TaskHarness) -> None:
     runtime = harness.runtime
     runtime.database.execute("update agent_tasks set updated_at = 1 where id = ?", "head")
-    retention = TaskRetention(runtime.cross_zone_engine, runtime.task_lane.submit, TaskSettings())
+    retention = TaskRetention(runtime.cross_zone_engine, runtime.submit_task, TaskSettings())
     await retention.run_once(1)
     runtime.database.execute("update agent_tasks set updated_at = 1 where id = ?", "head")
     await retention.run_once(1)

@@ -18,7 +18,7 @@ from quarterdeck.domain.tasks.model.commands import (
     Fail,
     MakeAvailable,
     Release,
-    TaskCommand,
+    TaskUpdate,
     UnblockDependents,
 )
 from quarterdeck.domain.tasks.model.rows import ClaimedTask, ClaimedTasks, CreatedTask, FullTask, Task
@@ -61,7 +61,7 @@ class TaskHarness:
         return [result.task for result in results]
 
     async def submit_create(self, command: Create) -> CreatedTask:
-        result = await self.runtime.task_lane.submit(command)
+        result = await self.runtime.submit_task(command)
         assert isinstance(result, CreatedTask)
         return result
 
@@ -74,7 +74,7 @@ class TaskHarness:
         return await self.submit_claim(self.claim_command(agent, limit, **fields))
 
     async def submit_claim(self, command: Claim) -> tuple[ClaimedTask, ...]:
-        leases = await self.runtime.task_lane.submit(command)
+        leases = await self.runtime.submit_task(command)
         assert isinstance(leases, ClaimedTasks)
         return leases.items
 
@@ -111,8 +111,8 @@ class TaskHarness:
     async def unblock_dependents(self, task_id: str) -> Task:
         return await self.submit(UnblockDependents(zone_id=self.zone_id, id=task_id))
 
-    async def submit(self, command: TaskCommand) -> Task:
-        row = await self.runtime.task_lane.submit(command)
+    async def submit(self, command: TaskUpdate) -> Task:
+        row = await self.runtime.submit_task(command)
         assert isinstance(row, Task)
         return row
 

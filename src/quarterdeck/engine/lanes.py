@@ -72,6 +72,15 @@ Operation = Callable[[Transaction, Sequence[C]], Awaitable[Outcomes[R]]]
 RunBatch = Callable[[Sequence[C], bool, TransactionAttempt], Awaitable[Outcomes[R]]]
 
 
+def require_result(outcome: R | Problem | Busy) -> R:
+    """The result of a command that another operation runs in its own transaction, whose zones are not busy."""
+    if isinstance(outcome, Problem):
+        raise outcome
+    if isinstance(outcome, Busy):
+        raise RuntimeError("the zone is busy, although it is locked or only read here")
+    return outcome
+
+
 RETRY = Policy(max_attempts=5, base_ms=20, multiplier=3.0, cap_ms=1_000)
 
 

@@ -66,7 +66,7 @@ class Coordination:
         self.rank_lane = runtime.lanes.add_write_lane("task-rank", strategies.run_batch)
         coordinator_deps = CoordinatorDeps(
             runtime.cross_zone_engine,
-            deps.tasks.lane.submit,
+            deps.tasks.submit,
             deps.agents.refresh_lane.submit,
             self.rank_lane.submit,
             runtime.metrics.add_histogram(metric_table.CYCLE_SECONDS),
@@ -105,7 +105,7 @@ def _build_launcher(runtime: Runtime, deps: CoordinationDeps, http_client: Outbo
     launcher_deps = LauncherDeps(
         runtime.cross_zone_engine,
         runtime.wakeups,
-        deps.tasks.lane.submit,
+        deps.tasks.submit,
         runtime.lanes.add_read_lane("launch-show", task_operations.read_tasks).submit,
         runtime.lanes.add_write_lane("launch-heartbeat", deps.agents.heartbeats.record).submit,
         deps.cipher,

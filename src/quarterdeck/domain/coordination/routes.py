@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from quarterdeck.core import paging
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.paging import CamelPage
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
@@ -30,7 +31,6 @@ from quarterdeck.domain.coordination.model import (
     StrategyView,
 )
 from quarterdeck.domain.coordination.rules import log_view
-from quarterdeck.domain.tasks.model.commands import BaseCommand
 from quarterdeck.domain.tasks.operations import coordinator_queries, strategies
 from quarterdeck.domain.tasks.operations.strategies import PutStrategy, RankingState
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
@@ -102,7 +102,7 @@ class CoordinatorHandlers:
         return Reply(CamelPage(selected, cursor), headers=call.next_link(cursor))
 
     async def get_strategy(self, call: Call[None, None]) -> StrategyView:
-        command = BaseCommand(zone_id=call.zone_id, caller=call.caller)
+        command = Command(zone_id=call.zone_id, caller=call.caller)
         return StrategyView(await self.engine.read(lambda tx: strategies.read_strategy(tx, command), zones=call.zones))
 
     async def put_strategy(self, call: Call[StrategyBody, None]) -> StrategyView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 from quarterdeck.core import metric_table
 from quarterdeck.core.clock import DAY, SECOND
@@ -11,19 +12,18 @@ from quarterdeck.core.routing import Call
 from quarterdeck.domain.agents.model import AgentTokenClaims, MintAgentToken
 from quarterdeck.domain.fleets.background import pane_notifier
 from quarterdeck.domain.fleets.background.pane_notifier import PaneNotifier
-from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, MessageCommand, MessageOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
 from quarterdeck.domain.fleets.operations import inbox_long_poll, members, message_reads
 from quarterdeck.domain.fleets.operations.inbox_long_poll import InboxLongPoll, InboxWakeups
 from quarterdeck.domain.fleets.operations.member_panes import MemberPanes, MemberPanesDeps
-from quarterdeck.domain.fleets.operations.messages import MessageBatchRunner
+from quarterdeck.domain.fleets.operations.members import SubmitFleetCommand
+from quarterdeck.domain.fleets.operations.messages import MessageBatchRunner, SubmitMessageCommand
 from quarterdeck.domain.fleets.operations.pane_access import PaneAccess
 from quarterdeck.domain.fleets.routes import fleet_routes, member_routes, message_routes, monitor_routes
 from quarterdeck.domain.fleets.routes.fleet_routes import FleetHandlers
 from quarterdeck.domain.fleets.routes.member_routes import MemberHandlers
 from quarterdeck.domain.fleets.routes.message_routes import MessageHandlers
 from quarterdeck.domain.fleets.routes.monitor_routes import MonitorHandlers
-from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.long_poll import Watcher
 from quarterdeck.engine.runtime import Component, Runtime
 from quarterdeck.engine.settings import ServerSettings, SettingsError
@@ -43,10 +43,10 @@ class Fleets:
         is added to the environment of members' processes."""
         settings = runtime.settings.section(FleetSettings)
         coding_agents = load_coding_agents(settings)
-        self.fleet_lane: Lane[FleetCommand, FleetOutcome] = runtime.lanes.add_write_lane("fleet", members.change_fleets)
-        self.message_lane: Lane[MessageCommand, MessageOutcome] = runtime.lanes.add_write_lane(
-            "message", MessageBatchRunner(self._on_delivered).run
-        )
+        fleet_lane = runtime.lanes.add_write_lane("fleet", members.change_fleets)
+        message_lane = runtime.lanes.add_write_lane("message", MessageBatchRunner(self._on_delivered).run)
+        self.submit_fleet = cast(SubmitFleetCommand, fleet_lane.submit)
+        self.submit_message = cast(SubmitMessageCommand, message_lane.submit)
         self.names_lane = runtime.lanes.add_read_lane("member-names", message_reads.load_names_batch)
         self._notifier = self._build_notifier(runtime, settings, coding_agents)
 
@@ -54,14 +54,12 @@ class Fleets:
             return mint_token(_token_claims(member, settings.fleet_token_days * DAY // SECOND))
 
         pane_access = PaneAccess(this_host(), coding_agents, settings.fleet_notice_seconds, settings.fleet_exit_seconds)
-        panes = MemberPanes(
-            MemberPanesDeps(runtime.engine, self.fleet_lane.submit, mint, pane_access, member_environment)
-        )
+        panes = MemberPanes(MemberPanesDeps(runtime.engine, self.submit_fleet, mint, pane_access, member_environment))
         self.polls = inbox_long_poll.new_inbox_polls()
         runtime.metrics.add(metric_table.POLLS_WAITING, "messages", self.polls.__len__)
         message_handlers = MessageHandlers(
             runtime.engine,
-            self.message_lane.submit,
+            self.submit_message,
             self.names_lane.submit,
             InboxLongPoll(runtime.engine, self.polls),
             settings.fleet_poll_wait_max_ms,
@@ -77,10 +75,10 @@ class Fleets:
         )
         self.component = Component(
             [
-                *fleet_routes.routes(FleetHandlers(runtime.engine, self.fleet_lane.submit, panes)),
-                *member_routes.routes(MemberHandlers(runtime.engine, self.fleet_lane.submit, panes)),
+                *fleet_routes.routes(FleetHandlers(runtime.engine, self.submit_fleet, panes)),
+                *member_routes.routes(MemberHandlers(runtime.engine, self.submit_fleet, panes)),
                 *message_routes.routes(message_handlers),
-                *monitor_routes.routes(MonitorHandlers(runtime.engine, self.fleet_lane.submit)),
+                *monitor_routes.routes(MonitorHandlers(runtime.engine, self.submit_fleet)),
             ],
             startables=[watcher, self._notifier],
             on_drain=[self.polls.close],
@@ -93,9 +91,7 @@ class Fleets:
         self, runtime: Runtime, settings: FleetSettings, coding_agents: Mapping[str, CodingAgent]
     ) -> PaneNotifier:
         # Receipts change messages, so they go through the message lane.
-        deps = pane_notifier.NotifierDeps(
-            runtime.cross_zone_engine, self.message_lane.submit, this_host(), coding_agents
-        )
+        deps = pane_notifier.NotifierDeps(runtime.cross_zone_engine, self.submit_message, this_host(), coding_agents)
         grace_seconds = runtime.settings.section(ServerSettings).shutdown_grace_ms / 1000
         notifier = PaneNotifier(deps, settings, grace_seconds)
         runtime.metrics.add(metric_table.NOTICES_WAITING, "panes", notifier.__len__)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 from quarterdeck.core import metric_table
 from quarterdeck.core.webhook_signing import SecretDeriver
 from quarterdeck.domain.invocations import operations
 from quarterdeck.domain.invocations.background.push_delivery import PushDeps, PushWorker
-from quarterdeck.domain.invocations.model import InvocationCommand, InvocationResult, InvocationSettings
+from quarterdeck.domain.invocations.model import InvocationSettings
+from quarterdeck.domain.invocations.operations.batch import SubmitInvocationCommand
 from quarterdeck.domain.invocations.routes import InvocationHandlers, routes
 from quarterdeck.domain.invocations.rules.push_protocol import CODES
 from quarterdeck.domain.invocations.sweeps import sweeps
 from quarterdeck.domain.services.model import ServiceSettings
-from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.long_poll import Watcher
 from quarterdeck.engine.outbound_http import ALLOW_PRIVATE, PUBLIC_ONLY, OutboundClient
 from quarterdeck.engine.runtime import Component, Runtime
@@ -25,12 +26,11 @@ class Invocations:
         """`derive_secret` derives the keys that sign pushes. If it is None, this process pushes nothing."""
         settings = runtime.settings.section(InvocationSettings)
         self.polls, poll_seconds = operations.ClaimPolls(), settings.claim_poll_ms / 1000
-        self.lane: Lane[InvocationCommand, InvocationResult] = runtime.lanes.add_write_lane(
-            "invocation", operations.BatchRunner(settings.lease_ms, self.polls).run
-        )
+        lane = runtime.lanes.add_write_lane("invocation", operations.BatchRunner(settings.lease_ms, self.polls).run)
+        self.submit = cast(SubmitInvocationCommand, lane.submit)
         self.backlog_lane = runtime.lanes.add_write_lane("invocation-settle", operations.process_backlogs)
         self.show_lane = runtime.lanes.add_read_lane("invocation-show", operations.show)
-        handlers = InvocationHandlers(runtime.engine, self.lane.submit, self.show_lane.submit, self.polls, settings)
+        handlers = InvocationHandlers(runtime.engine, self.submit, self.show_lane.submit, self.polls, settings)
         self.polls.on_undelivered = handlers.release_undelivered
         runtime.metrics.add(metric_table.CLAIMS_WAITING, "invocations", self.polls.__len__)
         claim_wakeups = operations.ReadyPollWaker(runtime.engine, self.polls, poll_seconds)
@@ -40,7 +40,7 @@ class Invocations:
             routes(handlers),
             sweeps(
                 runtime.cross_zone_engine,
-                self.lane.submit,
+                self.submit,
                 self.backlog_lane.submit,
                 settings,
                 runtime.retention_interval_ms,
@@ -56,7 +56,7 @@ class Invocations:
             runtime.engine,
             runtime.cross_zone_engine,
             runtime.wakeups,
-            self.lane.submit,
+            self.submit,
             OutboundClient(guard),
             derive_secret,
         )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal
 
 import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.command import Command
+from quarterdeck.core.command import Command, R_co
 from quarterdeck.core.ids import Ref
 from quarterdeck.core.paging import PageQuery
 from quarterdeck.core.routing import PathId
@@ -193,113 +193,6 @@ class ListInvocationsQuery(PageQuery, frozen=True):
     target_session_id: PathId | None = None
 
 
-# -- commands ----------------------------------------------------------------------------------------------------
-
-
-class Enqueue(Command, frozen=True, kw_only=True):
-    id: str
-    service_id: str
-    idempotency_key: str
-    request_digest: str
-    method: str
-    params: str
-    metadata: str
-    source_session_id: str | None
-    target_session_id: str | None
-    timeout_ms: int
-    retry_policy: RetryPolicy
-
-
-class Claim(Command, frozen=True, kw_only=True):
-    service_id: str
-    limit: int
-    attempt_tokens: tuple[str, ...]
-    """One per invocation that the claim may get. Generated before the batch: a retried batch uses the same tokens."""
-    claim_id: str | None = None
-    is_push: bool = False
-    """Whether the server itself sent the claim, for a push service."""
-    waiter: object = None
-    """The long poll behind this claim, if there is one."""
-
-
-class Start(Command, frozen=True, kw_only=True):
-    id: str
-    attempt_token: str
-    claim_id: str | None = None
-    """A repeat with the same id returns the same attempt while it is running."""
-
-
-class Complete(Command, frozen=True, kw_only=True):
-    id: str
-    status: Literal["succeeded", "failed", "canceled"]
-    result: str | None
-    error: str | None
-    retryable: bool
-    attempt_token: str | None
-
-
-class Heartbeat(Command, frozen=True, kw_only=True):
-    id: str
-    attempt_token: str | None
-
-
-class Cancel(Command, frozen=True, kw_only=True):
-    id: str
-    reason: str
-
-
-class Release(Command, frozen=True, kw_only=True):
-    """Give back, without counting it, an attempt that did not reach its worker or that the worker does not want."""
-
-    id: str
-    attempt_token: str
-    lease_expires_at: Millis | None = None
-    """If the server gives the attempt back: the expiry of the lease that did not reach its worker. If the row now has a
-    different expiry, a repeated claim or a heartbeat has renewed the lease, and the release does nothing. None if the
-    worker itself gives the attempt back."""
-
-
-class CheckOverdue(Command, frozen=True, kw_only=True):
-    """Cancel the invocation if its service or a session has ended. Otherwise, fail the attempt if its deadline has
-    passed or its lease has expired. Sent by sweeps and by push delivery."""
-
-    id: str
-
-
-class ProcessBacklog(msgspec.Struct, frozen=True):
-    """Process the next invocations of a session or service that has too many for one transaction. Sent by a sweep."""
-
-    zone_id: str
-    kind: OwnerKind
-    owner_id: str
-
-
-class BacklogResult(msgspec.Struct, frozen=True):
-    is_finished: bool
-
-
-InvocationCommand = Enqueue | Claim | Start | Complete | Heartbeat | Cancel | Release | CheckOverdue
-
-
-class ShowInvocation(msgspec.Struct, frozen=True):
-    """A request to show or to explain an invocation."""
-
-    zone_id: str
-    id: str
-    bearer: Bearer | None = None
-
-
-class InvocationFilter(msgspec.Struct, frozen=True):
-    zone_id: str
-    limit: int
-    before: str | None = None
-    status: State | None = None
-    service_id: str | None = None
-    source_session_id: str | None = None
-    target_session_id: str | None = None
-    bearer: Bearer | None = None
-
-
 # -- stored ------------------------------------------------------------------------------------------------------
 
 
@@ -395,7 +288,116 @@ class ClaimedInvocations(msgspec.Struct, frozen=True):
     items: tuple[Invocation, ...]
 
 
+# -- commands ----------------------------------------------------------------------------------------------------
+
+
+class BaseInvocationCommand(Command, Generic[R_co], frozen=True, kw_only=True):
+    """A command of the lane `invocation`. `R_co` is the type of its result."""
+
+
+class Enqueue(BaseInvocationCommand[EnqueuedInvocation], frozen=True, kw_only=True):
+    id: str
+    service_id: str
+    idempotency_key: str
+    request_digest: str
+    method: str
+    params: str
+    metadata: str
+    source_session_id: str | None
+    target_session_id: str | None
+    timeout_ms: int
+    retry_policy: RetryPolicy
+
+
+class Claim(BaseInvocationCommand[ClaimedInvocations], frozen=True, kw_only=True):
+    service_id: str
+    limit: int
+    attempt_tokens: tuple[str, ...]
+    """One per invocation that the claim may get. Generated before the batch: a retried batch uses the same tokens."""
+    claim_id: str | None = None
+    is_push: bool = False
+    """Whether the server itself sent the claim, for a push service."""
+    waiter: object = None
+    """The long poll behind this claim, if there is one."""
+
+
+class Start(BaseInvocationCommand[Invocation], frozen=True, kw_only=True):
+    id: str
+    attempt_token: str
+    claim_id: str | None = None
+    """A repeat with the same id returns the same attempt while it is running."""
+
+
+class Complete(BaseInvocationCommand[Invocation], frozen=True, kw_only=True):
+    id: str
+    status: Literal["succeeded", "failed", "canceled"]
+    result: str | None
+    error: str | None
+    retryable: bool
+    attempt_token: str | None
+
+
+class Heartbeat(BaseInvocationCommand[Invocation], frozen=True, kw_only=True):
+    id: str
+    attempt_token: str | None
+
+
+class Cancel(BaseInvocationCommand[Invocation], frozen=True, kw_only=True):
+    id: str
+    reason: str
+
+
+class Release(BaseInvocationCommand[Invocation], frozen=True, kw_only=True):
+    """Give back, without counting it, an attempt that did not reach its worker or that the worker does not want."""
+
+    id: str
+    attempt_token: str
+    lease_expires_at: Millis | None = None
+    """If the server gives the attempt back: the expiry of the lease that did not reach its worker. If the row now has a
+    different expiry, a repeated claim or a heartbeat has renewed the lease, and the release does nothing. None if the
+    worker itself gives the attempt back."""
+
+
+class CheckOverdue(BaseInvocationCommand[Invocation], frozen=True, kw_only=True):
+    """Cancel the invocation if its service or a session has ended. Otherwise, fail the attempt if its deadline has
+    passed or its lease has expired. Sent by sweeps and by push delivery."""
+
+    id: str
+
+
+class ProcessBacklog(msgspec.Struct, frozen=True):
+    """Process the next invocations of a session or service that has too many for one transaction. Sent by a sweep."""
+
+    zone_id: str
+    kind: OwnerKind
+    owner_id: str
+
+
+class BacklogResult(msgspec.Struct, frozen=True):
+    is_finished: bool
+
+
+InvocationCommand = Enqueue | Claim | Start | Complete | Heartbeat | Cancel | Release | CheckOverdue
 InvocationResult = EnqueuedInvocation | ClaimedInvocations | Invocation
+
+
+class ShowInvocation(msgspec.Struct, frozen=True):
+    """A request to show or to explain an invocation."""
+
+    zone_id: str
+    id: str
+    bearer: Bearer | None = None
+
+
+class InvocationFilter(msgspec.Struct, frozen=True):
+    zone_id: str
+    limit: int
+    before: str | None = None
+    status: State | None = None
+    service_id: str | None = None
+    source_session_id: str | None = None
+    target_session_id: str | None = None
+    bearer: Bearer | None = None
 
 
 # -- returned ----------------------------------------------------------------------------------------------------

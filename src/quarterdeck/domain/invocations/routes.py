@@ -22,7 +22,6 @@ from quarterdeck.domain.invocations.model import (
     Cancel,
     CancelInvocationBody,
     Claim,
-    ClaimedInvocations,
     ClaimInvocationsBody,
     Complete,
     CompleteInvocationBody,
@@ -30,15 +29,12 @@ from quarterdeck.domain.invocations.model import (
     CompleteInvocationsBody,
     Enqueue,
     EnqueueBody,
-    EnqueuedInvocation,
     Heartbeat,
     Invocation,
-    InvocationCommand,
     InvocationExplanation,
     InvocationFilter,
     InvocationHeartbeatBody,
     InvocationHeartbeatView,
-    InvocationResult,
     InvocationSettings,
     InvocationView,
     ItemList,
@@ -52,6 +48,7 @@ from quarterdeck.domain.invocations.model import (
     StartInvocationBody,
     TokensBody,
 )
+from quarterdeck.domain.invocations.operations.batch import SubmitInvocationCommand
 from quarterdeck.domain.invocations.operations.long_poll import ClaimedItems, ClaimPolls, wait_for_invocations
 from quarterdeck.domain.invocations.rules.errors import key_required
 from quarterdeck.engine.long_poll import wait_for_claim
@@ -65,7 +62,7 @@ ATTEMPT_ERRORS = ("stale_attempt", "attempt_token_required", "invocation_not_com
 @dataclass(frozen=True, slots=True)
 class InvocationHandlers:
     engine: Engine
-    submit: Callable[[InvocationCommand], asyncio.Future[InvocationResult]]
+    submit: SubmitInvocationCommand
     submit_show: Callable[[ShowInvocation], Awaitable[Invocation]]
     polls: ClaimPolls
     settings: InvocationSettings
@@ -74,7 +71,6 @@ class InvocationHandlers:
 
     async def enqueue(self, call: Call[EnqueueBody, None]) -> Reply[InvocationView]:
         result = await self.submit(_enqueue_command(call))
-        assert isinstance(result, EnqueuedInvocation)
         return Reply(rules.view(result.invocation), 201 if result.created else 200)
 
     async def show(self, call: Call[None, None]) -> InvocationView:
@@ -97,7 +93,7 @@ class InvocationHandlers:
 
     async def cancel(self, call: Call[CancelInvocationBody, None]) -> InvocationView:
         return rules.view(
-            await self._submit_one(Cancel(**call.caller_fields, id=call.params["id"], reason=call.body.reason))
+            await self.submit(Cancel(**call.caller_fields, id=call.params["id"], reason=call.body.reason))
         )
 
     async def explain(self, call: Call[None, None]) -> InvocationExplanation:
@@ -123,7 +119,7 @@ class InvocationHandlers:
         return Reply(leases, on_undelivered=lambda: self.polls.on_undelivered(claimed))
 
     async def _submit_claim(self, command: Claim) -> ClaimedItems:
-        return await wait_for_claim(self.submit(command), _claimed_items, self.polls)
+        return await wait_for_claim(self.submit(command), lambda claimed: claimed.items, self.polls)
 
     def release_undelivered(self, claimed: Sequence[Invocation]) -> None:
         """Release leases whose response was not delivered. The attempts do not count."""
@@ -140,13 +136,13 @@ class InvocationHandlers:
         command = Start(
             **call.caller_fields, id=call.params["id"], attempt_token=_new_token(), claim_id=call.body.claim_id
         )
-        return rules.lease_view(await self._submit_one(command))
+        return rules.lease_view(await self.submit(command))
 
     async def complete(self, call: Call[CompleteInvocationBody, None]) -> InvocationView:
-        return rules.view(await self._submit_one(_complete_command(call, call.params["id"], call.body)))
+        return rules.view(await self.submit(_complete_command(call, call.params["id"], call.body)))
 
     async def heartbeat(self, call: Call[InvocationHeartbeatBody, None]) -> InvocationHeartbeatView:
-        row = await self._submit_one(
+        row = await self.submit(
             Heartbeat(**call.caller_fields, id=call.params["id"], attempt_token=call.body.attempt_token)
         )
         return InvocationHeartbeatView(row.cancel_requested_at is not None, iso(row.lease_expires_at or row.updated_at))
@@ -166,11 +162,6 @@ class InvocationHandlers:
 
     # -- shared --------------------------------------------------------------------------------------------------
 
-    async def _submit_one(self, command: InvocationCommand) -> Invocation:
-        row = await self.submit(command)
-        assert isinstance(row, Invocation)
-        return row
-
     async def _submit_many(self, commands: Sequence[Complete | Heartbeat | Release]) -> ItemList:
         """Each item has its own outcome; a refused item does not affect the others."""
         outcomes = await asyncio.gather(*(self.submit(command) for command in commands), return_exceptions=True)
@@ -180,12 +171,7 @@ class InvocationHandlers:
         return ItemList([_item_view(command, outcome) for command, outcome in zip(commands, outcomes, strict=True)])
 
 
-def _claimed_items(claimed: InvocationResult) -> ClaimedItems:
-    assert isinstance(claimed, ClaimedInvocations)
-    return claimed.items
-
-
-def _log_release_failure(done: asyncio.Future[InvocationResult]) -> None:
+def _log_release_failure(done: asyncio.Future[Invocation]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
         # The attempt then ends when its lease expires, and counts as failed.
@@ -239,13 +225,12 @@ def _complete_command(
     )
 
 
-def _item_view(command: Complete | Heartbeat | Release, outcome: InvocationResult | BaseException) -> ItemView:
+def _item_view(command: Complete | Heartbeat | Release, outcome: Invocation | BaseException) -> ItemView:
     if isinstance(outcome, Problem):
         error = {"error": outcome.code, "detail": outcome.detail, "status": outcome.status}
         return ItemView(command.id, error=error)
     if isinstance(outcome, BaseException):
         raise outcome
-    assert isinstance(outcome, Invocation)
     if not isinstance(command, Heartbeat):
         return ItemView(command.id, outcome.status)
     lease_expires_at = iso(outcome.lease_expires_at or outcome.updated_at)

@@ -20,7 +20,7 @@ from quarterdeck.domain.invocations import operations
 from quarterdeck.domain.invocations.model import (
     BacklogResult,
     CheckOverdue,
-    InvocationResult,
+    Invocation,
     InvocationSettings,
     ProcessBacklog,
 )
@@ -48,14 +48,14 @@ BATCH = 500
 
 def sweeps(
     cross_zone_engine: Engine,
-    submit_overdue: Callable[[CheckOverdue], Awaitable[InvocationResult]],
+    submit_overdue: Callable[[CheckOverdue], Awaitable[Invocation]],
     submit_backlog: Callable[[ProcessBacklog], Awaitable[BacklogResult]],
     settings: InvocationSettings,
     retention_sweep_interval_ms: int = 900_000,
 ) -> list[Sweep]:
     """`cross_zone_engine` sees all zones; a lane sees only the zones of its batch."""
 
-    def submit_ref(ref: Ref) -> Awaitable[InvocationResult]:
+    def submit_ref(ref: Ref) -> Awaitable[Invocation]:
         return submit_overdue(CheckOverdue(zone_id=ref[0], id=ref[1]))
 
     async def process_backlogs(batch: int) -> int:
@@ -80,7 +80,7 @@ def sweeps(
     ]
 
 
-def _orphan_scan(cross_zone_engine: Engine, submit_ref: Callable[[Ref], Awaitable[InvocationResult]]) -> Pass:
+def _orphan_scan(cross_zone_engine: Engine, submit_ref: Callable[[Ref], Awaitable[Invocation]]) -> Pass:
     """Scans all pending and running invocations that name a session.
 
     A scan is necessary, because no index finds invocations whose session was deleted by hand.

@@ -6,7 +6,7 @@ every completion would cost more than the scans.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -14,8 +14,9 @@ import msgspec
 from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.errors import Conflict, NotFound
 from quarterdeck.domain.costs import operations as costs
-from quarterdeck.domain.tasks.model.commands import Archive, TaskResult
+from quarterdeck.domain.tasks.model.commands import Archive
 from quarterdeck.domain.tasks.model.rows import State, TaskRef, TaskSettings
+from quarterdeck.domain.tasks.operations.batch import SubmitTaskCommand
 from quarterdeck.domain.tasks.queries import COORDINATOR, Q
 from quarterdeck.engine.sweep_passes import ROWS_PER_SCAN, SLICE, Position, scan, submit_all
 from quarterdeck.engine.sweeps import Sweep
@@ -39,9 +40,7 @@ START = _TaskRow("", "", "", 0, 0)
 
 
 class TaskRetention:
-    def __init__(
-        self, cross_zone_engine: Engine, submit: Callable[[Archive], Awaitable[TaskResult]], settings: TaskSettings
-    ) -> None:
+    def __init__(self, cross_zone_engine: Engine, submit: SubmitTaskCommand, settings: TaskSettings) -> None:
         self._cross_zone_engine = cross_zone_engine
         self._submit = submit
         self._archive_ms = round(settings.task_archive_days * DAY)

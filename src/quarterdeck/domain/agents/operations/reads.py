@@ -20,7 +20,7 @@ from quarterdeck.domain.agents.model import (
 from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.lanes import Busy, require_result
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
@@ -44,12 +44,11 @@ async def show_agents(tx: Transaction, commands: Sequence[ShowAgent]) -> list[Ag
 async def load_history(tx: Transaction, command: ShowAgent) -> AgentHistory:
     """Load an agent with its last stored heartbeats."""
     [outcome] = await show_agents(tx, [command])
-    if not isinstance(outcome, AgentResult):
-        raise outcome if isinstance(outcome, Problem) else RuntimeError("a read does not wait for locks")
+    result = require_result(outcome)
     [rows] = await tx.read(
         Q.agent_heartbeats_recent(zone_id=command.zone_id, agent_id=command.agent_id, limit=HEALTH_HEARTBEATS_MAX)
     )
-    return AgentHistory(outcome.agent, outcome.at, tuple(decode(rows, Heartbeat)))
+    return AgentHistory(result.agent, result.at, tuple(decode(rows, Heartbeat)))
 
 
 async def list_agents(tx: Transaction, filters: AgentFilter) -> list[Agent]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -20,9 +20,10 @@ from quarterdeck.domain.agents import operations as agents, rules as agent_rules
 from quarterdeck.domain.agents.model import Agent
 from quarterdeck.domain.coordination.background.launchers import LaunchRequest, TaskLauncher
 from quarterdeck.domain.coordination.rules.matching import AgentCapacity, ClassQueue, Match, match_tasks
-from quarterdeck.domain.tasks.model.commands import Assign, TaskCommand, TaskResult
-from quarterdeck.domain.tasks.model.rows import Task, TaskRef
+from quarterdeck.domain.tasks.model.commands import Assign
+from quarterdeck.domain.tasks.model.rows import TaskRef
 from quarterdeck.domain.tasks.operations import coordinator_queries
+from quarterdeck.domain.tasks.operations.batch import SubmitTaskCommand
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.transaction import Engine, Transaction
@@ -50,12 +51,7 @@ class LaunchCandidates(NamedTuple):
 
 
 class TaskAssigner:
-    def __init__(
-        self,
-        cross_zone_engine: Engine,
-        submit: Callable[[TaskCommand], Awaitable[TaskResult]],
-        task_launcher: TaskLauncher,
-    ) -> None:
+    def __init__(self, cross_zone_engine: Engine, submit: SubmitTaskCommand, task_launcher: TaskLauncher) -> None:
         self._cross_zone_engine = cross_zone_engine
         self._submit = submit
         self._task_launcher = task_launcher
@@ -118,7 +114,6 @@ class TaskAssigner:
                 log.debug("task %s was not assigned: %r", command.id, outcome)
                 self._deferred[command.zone_id, command.id] = asyncio.get_running_loop().time() + DEFER_SECONDS
                 continue
-            assert isinstance(outcome, Task)
             agent = agents_by_ref[command.zone_id, command.agent_id]
             assert agent.launcher is not None
             heartbeat_seconds = agent_rules.next_heartbeat_seconds(agent)

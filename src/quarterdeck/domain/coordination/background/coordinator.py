@@ -25,8 +25,9 @@ from quarterdeck.domain.coordination.background.metrics import CoordinatorMetric
 from quarterdeck.domain.coordination.model import CoordinationSettings
 from quarterdeck.domain.coordination.rules import recovery
 from quarterdeck.domain.coordination.rules.recovery import LeaderTerm, TasksToRecover
-from quarterdeck.domain.tasks.model.commands import FailForCycle, TaskCommand, TaskResult
+from quarterdeck.domain.tasks.model.commands import FailForCycle, TaskUpdate
 from quarterdeck.domain.tasks.operations import coordinator_queries
+from quarterdeck.domain.tasks.operations.batch import SubmitTaskCommand
 from quarterdeck.domain.tasks.operations.coordinator_queries import DueTasks
 from quarterdeck.domain.tasks.operations.strategies import RankingState, RerankSlice
 from quarterdeck.engine.leases import Fence
@@ -48,7 +49,7 @@ COUNT_MAX = 100_000
 @dataclass(frozen=True, slots=True)
 class CoordinatorDeps:
     cross_zone_engine: Engine
-    submit: Callable[[TaskCommand], Awaitable[TaskResult]]
+    submit: SubmitTaskCommand
     refresh_status: Callable[[RefreshStatus], Awaitable[AgentResult]]
     rerank: Callable[[RerankSlice], Awaitable[RankingState]]
     observe_seconds: Callable[[float], None]
@@ -198,7 +199,7 @@ class Coordinator:
         await self._submit_all(commands)
         return len(commands)
 
-    async def _submit_all(self, commands: Sequence[TaskCommand]) -> None:
+    async def _submit_all(self, commands: Sequence[TaskUpdate]) -> None:
         check_outcomes(await asyncio.gather(*map(self._deps.submit, commands), return_exceptions=True))
 
     # -- on request ----------------------------------------------------------------------------------------------

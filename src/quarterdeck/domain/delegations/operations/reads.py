@@ -39,7 +39,7 @@ from quarterdeck.domain.sessions.model import Session, SessionRef
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import event_log as log
 from quarterdeck.engine.event_log import EventFilter
-from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.lanes import Busy, require_result
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
@@ -142,10 +142,7 @@ async def explain(tx: Transaction, ref: EdgeRef) -> EdgeExplanation:
 
 async def _require_session(tx: Transaction, ref: SessionRef) -> Session:
     [outcome] = await sessions.show_sessions(tx, [ref])
-    if not isinstance(outcome, Session):
-        assert isinstance(outcome, Problem)  # a read never returns Busy
-        raise outcome
-    return outcome
+    return require_result(outcome)
 
 
 async def _require_edge(tx: Transaction, ref: EdgeRef) -> Edge:

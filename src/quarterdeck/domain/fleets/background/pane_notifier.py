@@ -28,7 +28,7 @@ from msgspec import structs
 
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.fleets.model.commands import MessageOutcome, RecordReceipt
+from quarterdeck.domain.fleets.model.commands import RecordReceipt
 from quarterdeck.domain.fleets.model.rows import (
     FleetSettings,
     Message,
@@ -68,7 +68,7 @@ QUEUED_LENGTH_MAX = TYPED_LENGTH_MAX + 1
 @dataclass(frozen=True, slots=True)
 class NotifierDeps:
     cross_zone_engine: Engine
-    submit_receipt: Callable[[RecordReceipt], Awaitable[MessageOutcome]]
+    submit_receipt: Callable[[RecordReceipt], Awaitable[Message]]
     host: Host
     coding_agents: Mapping[str, CodingAgent]
 

@@ -6,9 +6,11 @@ caller comes from the server itself.
 
 from __future__ import annotations
 
+from typing import Generic
+
 import msgspec
 
-from quarterdeck.core.command import Command
+from quarterdeck.core.command import Command, R_co
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
     Member,
@@ -35,80 +37,6 @@ class PaneLocation(msgspec.Struct, frozen=True):
 
 
 # -- the lane `fleet` --------------------------------------------------------------------------------------------
-
-
-class BaseFleetCommand(Command, frozen=True, kw_only=True):
-    fleet_id: int = 0
-
-
-class CreateFleet(BaseFleetCommand, frozen=True, kw_only=True):
-    """Create a fleet, its director with the director's pane, and its administrator."""
-
-    label: str | None
-    location: PaneLocation | None
-    idempotency_key: str | None = None
-    request_digest: str = ""
-
-
-class DeleteFleet(BaseFleetCommand, frozen=True, kw_only=True):
-    """Deregister all members and mark the fleet as deleted. Messages stay."""
-
-
-class RegisterMember(BaseFleetCommand, frozen=True, kw_only=True):
-    name: str
-    description: str
-    skills: str = "[]"
-    """JSON."""
-    director_id: int | None = None
-    """Set for a member with a pane. It must be the fleet's director."""
-    location: PaneLocation | None = None
-    idempotency_key: str | None = None
-    request_digest: str = ""
-
-
-class DeregisterMember(BaseFleetCommand, frozen=True, kw_only=True):
-    agent_id: int
-
-
-class SetMemberPane(BaseFleetCommand, frozen=True, kw_only=True):
-    """Store the id of the created pane."""
-
-    agent_id: int
-    pane_id: str
-
-
-class ConfigureMonitor(BaseFleetCommand, frozen=True, kw_only=True):
-    agent_id: int
-    interval_seconds: int | None = None
-    enabled: bool | None = None
-
-
-class ClaimMonitor(BaseFleetCommand, frozen=True, kw_only=True):
-    """Become the monitor of a fleet.
-
-    `previous_is_alive` says whether the process `previous_pid` is running; None if the claimer cannot check it.
-    """
-
-    pid: int
-    host_id: str
-    user_id: int
-    tick_seconds: int
-    policy: PingPolicy
-    previous_is_alive: bool | None = None
-    previous_pid: int | None = None
-
-
-class RecordMonitorHeartbeat(BaseFleetCommand, frozen=True, kw_only=True):
-    """Record a monitor's heartbeat and the members that it has pinged since the last one."""
-
-    pid: int
-    host_id: str
-    pinged_agent_ids: tuple[int, ...] = ()
-
-
-class ReleaseMonitor(BaseFleetCommand, frozen=True, kw_only=True):
-    pid: int
-    host_id: str
 
 
 class CreateFleetResult(msgspec.Struct, frozen=True):
@@ -138,6 +66,80 @@ class DeregisterMemberResult(msgspec.Struct, frozen=True):
     placement: Placement | None
 
 
+class BaseFleetCommand(Command, Generic[R_co], frozen=True, kw_only=True):
+    fleet_id: int = 0
+
+
+class CreateFleet(BaseFleetCommand[CreateFleetResult], frozen=True, kw_only=True):
+    """Create a fleet, its director with the director's pane, and its administrator."""
+
+    label: str | None
+    location: PaneLocation | None
+    idempotency_key: str | None = None
+    request_digest: str = ""
+
+
+class DeleteFleet(BaseFleetCommand[DeleteFleetResult], frozen=True, kw_only=True):
+    """Deregister all members and mark the fleet as deleted. Messages stay."""
+
+
+class RegisterMember(BaseFleetCommand[RegisterMemberResult], frozen=True, kw_only=True):
+    name: str
+    description: str
+    skills: str = "[]"
+    """JSON."""
+    director_id: int | None = None
+    """Set for a member with a pane. It must be the fleet's director."""
+    location: PaneLocation | None = None
+    idempotency_key: str | None = None
+    request_digest: str = ""
+
+
+class DeregisterMember(BaseFleetCommand[DeregisterMemberResult], frozen=True, kw_only=True):
+    agent_id: int
+
+
+class SetMemberPane(BaseFleetCommand[Placement], frozen=True, kw_only=True):
+    """Store the id of the created pane."""
+
+    agent_id: int
+    pane_id: str
+
+
+class ConfigureMonitor(BaseFleetCommand[MonitorConfig], frozen=True, kw_only=True):
+    agent_id: int
+    interval_seconds: int | None = None
+    enabled: bool | None = None
+
+
+class ClaimMonitor(BaseFleetCommand[MonitorRuntime], frozen=True, kw_only=True):
+    """Become the monitor of a fleet.
+
+    `previous_is_alive` says whether the process `previous_pid` is running; None if the claimer cannot check it.
+    """
+
+    pid: int
+    host_id: str
+    user_id: int
+    tick_seconds: int
+    policy: PingPolicy
+    previous_is_alive: bool | None = None
+    previous_pid: int | None = None
+
+
+class RecordMonitorHeartbeat(BaseFleetCommand[MonitorRuntime], frozen=True, kw_only=True):
+    """Record a monitor's heartbeat and the members that it has pinged since the last one."""
+
+    pid: int
+    host_id: str
+    pinged_agent_ids: tuple[int, ...] = ()
+
+
+class ReleaseMonitor(BaseFleetCommand[MonitorRuntime], frozen=True, kw_only=True):
+    pid: int
+    host_id: str
+
+
 FleetCommand = (
     CreateFleet
     | DeleteFleet
@@ -163,11 +165,19 @@ FleetOutcome = (
 # -- the lane `message` ------------------------------------------------------------------------------------------
 
 
-class BaseMessageCommand(Command, frozen=True, kw_only=True):
+class SendResult(msgspec.Struct, frozen=True):
+    """A sent message, or a broadcast: its summary and its deliveries."""
+
+    message: Message
+    deliveries: tuple[Message, ...] = ()
+    created: bool = True
+
+
+class BaseMessageCommand(Command, Generic[R_co], frozen=True, kw_only=True):
     fleet_id: int
 
 
-class Send(BaseMessageCommand, frozen=True, kw_only=True):
+class Send(BaseMessageCommand[SendResult], frozen=True, kw_only=True):
     from_agent_id: int
     to_agent_id: int
     text: str
@@ -175,37 +185,29 @@ class Send(BaseMessageCommand, frozen=True, kw_only=True):
     request_digest: str = ""
 
 
-class Broadcast(BaseMessageCommand, frozen=True, kw_only=True):
+class Broadcast(BaseMessageCommand[SendResult], frozen=True, kw_only=True):
     from_agent_id: int
     text: str
     idempotency_key: str | None = None
     request_digest: str = ""
 
 
-class Acknowledge(BaseMessageCommand, frozen=True, kw_only=True):
+class Acknowledge(BaseMessageCommand[Message], frozen=True, kw_only=True):
     agent_id: int
     message_id: int
 
 
-class Cancel(BaseMessageCommand, frozen=True, kw_only=True):
+class Cancel(BaseMessageCommand[Message], frozen=True, kw_only=True):
     agent_id: int
     message_id: int
 
 
-class RecordReceipt(BaseMessageCommand, frozen=True, kw_only=True):
+class RecordReceipt(BaseMessageCommand[Message], frozen=True, kw_only=True):
     """Record whether the notice about a message was typed into its recipient's pane. Sent by the server itself."""
 
     message_id: int
     failure: NoticeFailure | None
     """None if the notice was typed."""
-
-
-class SendResult(msgspec.Struct, frozen=True):
-    """A sent message, or a broadcast: its summary and its deliveries."""
-
-    message: Message
-    deliveries: tuple[Message, ...] = ()
-    created: bool = True
 
 
 MessageCommand = Send | Broadcast | Acknowledge | Cancel | RecordReceipt

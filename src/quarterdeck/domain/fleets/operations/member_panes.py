@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -32,9 +32,6 @@ from quarterdeck.core.idempotency import Key
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import (
     DeregisterMember,
-    DeregisterMemberResult,
-    FleetCommand,
-    FleetOutcome,
     PaneLocation,
     RegisterMember,
     RegisterMemberResult,
@@ -43,6 +40,7 @@ from quarterdeck.domain.fleets.model.commands import (
 from quarterdeck.domain.fleets.model.filters import MemberRequest
 from quarterdeck.domain.fleets.model.rows import DEFAULT_CODING_AGENT, Member, NoticeFailure, PaneOutcome, Placement
 from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, PaneCaptureView, PaneInputView
+from quarterdeck.domain.fleets.operations.members import SubmitFleetCommand
 from quarterdeck.domain.fleets.operations.pane_access import PaneAccess, run_tmux
 from quarterdeck.domain.fleets.operations.placements import MemberPlacement, load_member_placement
 from quarterdeck.domain.fleets.rules import errors
@@ -67,7 +65,7 @@ SHELL_PREFIX = "!"
 @dataclass(frozen=True, slots=True)
 class MemberPanesDeps:
     engine: Engine
-    submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
+    submit: SubmitFleetCommand
     mint_token: Callable[[Member], str]
     """Creates a token that acts as this member only."""
     pane_access: PaneAccess
@@ -135,7 +133,6 @@ class MemberPanes:
         command = msgspec.structs.replace(command, location=plan.location)
         async with self._exclusive(command_key(command)):
             result = await self._deps.submit(command)
-            assert isinstance(result, RegisterMemberResult)
             if result.created:
                 return await self._start_agent(result.member, plan)
         # The key was used before. If its member has no pane, another server is creating it, or was killed.
@@ -198,7 +195,6 @@ class MemberPanes:
         try:
             pane_id = await tmux.split(location.window_id, plan.argv(member), self._build_environment(member))
             placement = await self._deps.submit(_set_pane_command(member, pane_id))
-            assert isinstance(placement, Placement)
             await self._wait_until_running(placement)
             return RegisterMemberResult(member, placement)
         except TmuxError as error:
@@ -278,7 +274,6 @@ class MemberPanes:
         is_protected = loaded.is_director or member_kind(loaded.member.agent_card_json) == ADMINISTRATOR_KIND
         outcome = None if is_protected else await self._close_pane(caller, loaded.placement, force)
         result = await self._deps.submit(command)
-        assert isinstance(result, DeregisterMemberResult)
         placement = loaded.placement if outcome is not None else result.placement
         if outcome is None and placement is not None and placement.tmux_pane_id is not None:
             # The member was still being created when it was loaded, and got its pane before it was deregistered.

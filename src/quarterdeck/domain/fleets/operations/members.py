@@ -7,17 +7,24 @@ registered agents: the same transaction registers or terminates them in the agen
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Awaitable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from quarterdeck.core.command import R
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import AgentUpdate, Register, RegisterResult, Terminate
-from quarterdeck.domain.fleets.model.commands import CreateFleet, FleetCommand, FleetOutcome, RegisterMember
+from quarterdeck.domain.agents.model import AgentUpdate, Register, Terminate
+from quarterdeck.domain.fleets.model.commands import (
+    BaseFleetCommand,
+    CreateFleet,
+    FleetCommand,
+    FleetOutcome,
+    RegisterMember,
+)
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
@@ -33,7 +40,7 @@ from quarterdeck.domain.fleets.rules.members import (
 from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.lanes import Busy, require_result
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import BoundStatement
@@ -42,6 +49,10 @@ K = TypeVar("K")
 V = TypeVar("V", bound=msgspec.Struct)
 CHANGE_PERMISSION = "fleets.change"
 LEFT_FLEET_REASON = "left_fleet"
+
+
+class SubmitFleetCommand(Protocol):
+    def __call__(self, command: BaseFleetCommand[R], /) -> Awaitable[R]: ...
 
 
 async def change_fleets(tx: Transaction, commands: Sequence[FleetCommand]) -> list[FleetOutcome | Problem | Busy]:
@@ -230,12 +241,7 @@ async def _register_agents(tx: Transaction, members: Sequence[Member]) -> None:
 
 async def _run_registrations(tx: Transaction, commands: Sequence[Register]) -> list[bool]:
     """Returns for each command whether the agent is new."""
-    created: list[bool] = []
-    for outcome in await agents.Registrar(()).register(tx, commands):
-        if not isinstance(outcome, RegisterResult):
-            raise outcome if isinstance(outcome, Problem) else RuntimeError("the zone is busy although it is locked")
-        created.append(outcome.created)
-    return created
+    return [require_result(outcome).created for outcome in await agents.Registrar(()).register(tx, commands)]
 
 
 async def _terminate_agents(tx: Transaction, members: Sequence[Member]) -> None:

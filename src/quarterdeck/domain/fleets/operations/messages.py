@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from quarterdeck.core.command import R
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
+    BaseMessageCommand,
     Broadcast,
     Cancel,
     MessageCommand,
@@ -47,6 +49,10 @@ from quarterdeck.store.sql import chunks
 
 SPEAK_PERMISSION = "fleets.speak"
 OnDelivered = Callable[[Sequence[Message]], None]
+
+
+class SubmitMessageCommand(Protocol):
+    def __call__(self, command: BaseMessageCommand[R], /) -> Awaitable[R]: ...
 
 
 class MessageBatchRunner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quarterdeck.core.caller import FLEET_EXEC, LIFECYCLE
@@ -12,20 +12,13 @@ from quarterdeck.core.paging import Listing
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.fleets.model.bodies import DeleteFleetQuery, FleetBody, FleetsQuery
-from quarterdeck.domain.fleets.model.commands import (
-    CreateFleet,
-    CreateFleetResult,
-    DeleteFleet,
-    DeleteFleetResult,
-    FleetCommand,
-    FleetOutcome,
-    PaneLocation,
-)
+from quarterdeck.domain.fleets.model.commands import CreateFleet, CreateFleetResult, DeleteFleet, PaneLocation
 from quarterdeck.domain.fleets.model.filters import UPPER_BOUND, FleetRequest, FleetsFilter
 from quarterdeck.domain.fleets.model.rows import DEFAULT_CODING_AGENT, NoticeFailure, PaneOutcome, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetList, FleetView
 from quarterdeck.domain.fleets.operations import fleet_reads
 from quarterdeck.domain.fleets.operations.member_panes import MemberPanes
+from quarterdeck.domain.fleets.operations.members import SubmitFleetCommand
 from quarterdeck.domain.fleets.operations.placements import list_fleet_placements
 from quarterdeck.domain.fleets.routes import request_fields
 from quarterdeck.domain.fleets.routes.request_fields import (
@@ -48,7 +41,7 @@ CLOSED_OUTCOMES = (*PaneOutcome, NoticeFailure.PANE_GONE, NoticeFailure.OTHER_TM
 @dataclass(frozen=True, slots=True)
 class FleetHandlers:
     engine: Engine
-    submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
+    submit: SubmitFleetCommand
     panes: MemberPanes | None = None
     """None if this server has no access to panes."""
 
@@ -64,7 +57,6 @@ class FleetHandlers:
                 request_digest=digest,
             )
         )
-        assert isinstance(result, CreateFleetResult)
         root_members = [result.director, result.administrator]
         details = FleetDetails(result.fleet, root_members, result.placement, await self._count_members(call, result))
         return Reply(views.fleet_view(details), 201 if result.created else 200)
@@ -116,7 +108,6 @@ class FleetHandlers:
             pass
         command = DeleteFleet(**call.caller_fields, fleet_id=request.fleet_id)
         result = await self.submit(command)
-        assert isinstance(result, DeleteFleetResult)
         try:
             # Close the panes that were created after the last check.
             await pane_closer.close_untried(result.placements)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core.caller import LIFECYCLE
@@ -10,14 +9,7 @@ from quarterdeck.core.errors import Invalid
 from quarterdeck.core.paging import Listing
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, DeleteMemberQuery, ExecBody, MemberBody, MembersQuery
-from quarterdeck.domain.fleets.model.commands import (
-    DeregisterMember,
-    DeregisterMemberResult,
-    FleetCommand,
-    FleetOutcome,
-    RegisterMember,
-    RegisterMemberResult,
-)
+from quarterdeck.domain.fleets.model.commands import DeregisterMember, RegisterMember, RegisterMemberResult
 from quarterdeck.domain.fleets.model.filters import MembersFilter
 from quarterdeck.domain.fleets.model.rows import MemberStatus, NoticeFailure
 from quarterdeck.domain.fleets.model.views import (
@@ -29,6 +21,7 @@ from quarterdeck.domain.fleets.model.views import (
 )
 from quarterdeck.domain.fleets.operations import fleet_reads
 from quarterdeck.domain.fleets.operations.member_panes import MemberPanes
+from quarterdeck.domain.fleets.operations.members import SubmitFleetCommand
 from quarterdeck.domain.fleets.operations.placements import load_member_placement
 from quarterdeck.domain.fleets.routes import request_fields
 from quarterdeck.domain.fleets.routes.request_fields import (
@@ -51,7 +44,7 @@ PANE_FIELDS = ("coding_agent", "model", "prompt", "pane")
 @dataclass(frozen=True, slots=True)
 class MemberHandlers:
     engine: Engine
-    submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
+    submit: SubmitFleetCommand
     panes: MemberPanes | None = None
     """None if this server has no access to panes."""
 
@@ -66,9 +59,7 @@ class MemberHandlers:
         if pane_fields := [name for name in PANE_FIELDS if getattr(body, name) is not None]:
             detail = f"`{pane_fields[0]}` is only for members with a pane. Set `director_id` to create a pane."
             raise Invalid("invalid_body", detail, field=pane_fields[0])
-        result = await self.submit(_register_command(call))
-        assert isinstance(result, RegisterMemberResult)
-        return result
+        return await self.submit(_register_command(call))
 
     async def _create_with_pane(self, call: Call[MemberBody, None]) -> RegisterMemberResult:
         request = request_fields.fleet_request(call)
@@ -99,7 +90,6 @@ class MemberHandlers:
         if self.panes is not None:
             return await self.panes.delete(pane_caller(call), command, call.query.force)
         result = await self.submit(command)
-        assert isinstance(result, DeregisterMemberResult)
         member, placement = result.member, result.placement
         # This server has no access to panes. The pane stays open, and the response gives the reason.
         pane_id, failure = (None, None) if placement is None else (placement.tmux_pane_id, NoticeFailure.OTHER_HOST)

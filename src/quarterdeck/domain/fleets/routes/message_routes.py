@@ -18,15 +18,7 @@ from quarterdeck.domain.fleets.model.bodies import (
     SentQuery,
     TimelineQuery,
 )
-from quarterdeck.domain.fleets.model.commands import (
-    Acknowledge,
-    Broadcast,
-    Cancel,
-    MessageCommand,
-    MessageOutcome,
-    Send,
-    SendResult,
-)
+from quarterdeck.domain.fleets.model.commands import Acknowledge, Broadcast, Cancel, Send, SendResult
 from quarterdeck.domain.fleets.model.filters import (
     UPPER_BOUND,
     InboxFilter,
@@ -47,6 +39,7 @@ from quarterdeck.domain.fleets.model.views import (
 from quarterdeck.domain.fleets.operations import message_reads, timeline
 from quarterdeck.domain.fleets.operations.inbox_long_poll import InboxLongPoll
 from quarterdeck.domain.fleets.operations.message_reads import LoadNames, MessagePage
+from quarterdeck.domain.fleets.operations.messages import SubmitMessageCommand
 from quarterdeck.domain.fleets.routes import request_fields
 from quarterdeck.domain.fleets.routes.request_fields import (
     FLEET_PATH,
@@ -70,7 +63,7 @@ MESSAGE_BYTES_MAX = 2 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class MessageHandlers:
     engine: Engine
-    submit: Callable[[MessageCommand], Awaitable[MessageOutcome]]
+    submit: SubmitMessageCommand
     load_names: Callable[[LoadNames], Awaitable[MemberNames]]
     inbox_long_poll: InboxLongPoll
     wait_max_ms: int
@@ -82,7 +75,6 @@ class MessageHandlers:
     async def send(self, call: Call[MessageBody, None]) -> Reply[MessageView | BroadcastView]:
         body = call.body
         result = await self.submit(_send_command(call))
-        assert isinstance(result, SendResult)
         view = await self._build_view(result.message)
         status = 201 if result.created else 200
         if result.message.type is not MessageType.SUMMARY:
@@ -106,7 +98,6 @@ class MessageHandlers:
 
     async def _submit_and_view(self, command: Acknowledge | Cancel) -> MessageView:
         message = await self.submit(command)
-        assert isinstance(message, Message)
         return await self._build_view(message)
 
     async def _build_view(self, message: Message) -> MessageView:

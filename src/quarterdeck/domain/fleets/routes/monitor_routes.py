@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from msgspec import UNSET
@@ -18,13 +17,12 @@ from quarterdeck.domain.fleets.model.bodies import (
 from quarterdeck.domain.fleets.model.commands import (
     ClaimMonitor,
     ConfigureMonitor,
-    FleetCommand,
-    FleetOutcome,
     RecordMonitorHeartbeat,
     ReleaseMonitor,
 )
 from quarterdeck.domain.fleets.model.views import MonitoredMemberView, MonitorView
 from quarterdeck.domain.fleets.operations import fleet_reads
+from quarterdeck.domain.fleets.operations.members import SubmitFleetCommand
 from quarterdeck.domain.fleets.routes import request_fields
 from quarterdeck.domain.fleets.routes.request_fields import (
     CHANGE_PERMISSION,
@@ -40,7 +38,7 @@ from quarterdeck.engine.transaction import Engine
 @dataclass(frozen=True, slots=True)
 class MonitorHandlers:
     engine: Engine
-    submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
+    submit: SubmitFleetCommand
 
     async def show(self, call: AnyCall) -> MonitorView:
         request = request_fields.fleet_request(call)

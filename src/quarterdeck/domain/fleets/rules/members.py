@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
-    BaseFleetCommand,
     ClaimMonitor,
     ConfigureMonitor,
     CreateFleet,
@@ -147,8 +147,8 @@ class FleetBatch:
 
     # -- fleets --------------------------------------------------------------------------------------------------
 
-    def _create(self, command: CreateFleet) -> FleetOutcome | Problem:
-        if (repeated := self._find_repeated_outcome(command)) is not None:
+    def _create(self, command: CreateFleet) -> CreateFleetResult | Problem:
+        if (repeated := self._find_created(command)) is not None:
             return repeated
         if zone_problem := self._loaded.zone_problems.get(command.zone_id):
             return zone_problem
@@ -173,7 +173,7 @@ class FleetBatch:
             self._add_event("member.registered", command, member, None, member.status)
         return CreateFleetResult(fleet, director, administrator, placement)
 
-    def _delete(self, command: DeleteFleet, fleet: Fleet) -> FleetOutcome | Problem:
+    def _delete(self, command: DeleteFleet, fleet: Fleet) -> DeleteFleetResult | Problem:
         if fleet.deleted_at is not None:
             return DeleteFleetResult(fleet, 0)
         removals = [self._remove_member(member, command) for member in self._active_members(fleet)]
@@ -185,8 +185,8 @@ class FleetBatch:
 
     # -- members -------------------------------------------------------------------------------------------------
 
-    def _register(self, command: RegisterMember, fleet: Fleet) -> FleetOutcome | Problem:
-        if (repeated := self._find_repeated_outcome(command)) is not None:
+    def _register(self, command: RegisterMember, fleet: Fleet) -> RegisterMemberResult | Problem:
+        if (repeated := self._find_registered(command, fleet)) is not None:
             return repeated
         if zone_problem := self._loaded.zone_problems.get(command.zone_id):
             return zone_problem
@@ -207,7 +207,7 @@ class FleetBatch:
         self._add_event("member.registered", command, member, None, member.status)
         return RegisterMemberResult(member, placement)
 
-    def _deregister(self, command: DeregisterMember, fleet: Fleet) -> FleetOutcome | Problem:
+    def _deregister(self, command: DeregisterMember, fleet: Fleet) -> DeregisterMemberResult | Problem:
         member = self._find_active_member(fleet, command.agent_id)
         if member is None:
             return errors.member_not_found(command.agent_id, fleet.fleet_id)
@@ -217,7 +217,7 @@ class FleetBatch:
             return errors.director_not_removable()
         return self._remove_member(member, command)
 
-    def _set_pane(self, command: SetMemberPane, fleet: Fleet) -> FleetOutcome | Problem:
+    def _set_pane(self, command: SetMemberPane, fleet: Fleet) -> Placement | Problem:
         member = self._find_active_member(fleet, command.agent_id)
         if member is None:
             return errors.member_not_found(command.agent_id, fleet.fleet_id)
@@ -255,7 +255,7 @@ class FleetBatch:
         self.configs[member.ref] = MonitorConfig(*member.ref, DEFAULT_INTERVAL_SECONDS, None, 1)
         return placement
 
-    def _remove_member(self, member: Member, command: BaseFleetCommand) -> DeregisterMemberResult:
+    def _remove_member(self, member: Member, command: Command) -> DeregisterMemberResult:
         removed = _replace(member, status=MemberStatus.DEREGISTERED, deregistered_at=self._now)
         self.members[member.ref] = removed
         self._active_counts[member.zone_id, member.fleet_id] -= 1
@@ -265,7 +265,7 @@ class FleetBatch:
 
     # -- the monitor ---------------------------------------------------------------------------------------------
 
-    def _configure_monitor(self, command: ConfigureMonitor, fleet: Fleet) -> FleetOutcome | Problem:
+    def _configure_monitor(self, command: ConfigureMonitor, fleet: Fleet) -> MonitorConfig | Problem:
         member = self._find_active_member(fleet, command.agent_id)
         if member is None:
             return errors.member_not_found(command.agent_id, fleet.fleet_id)
@@ -277,7 +277,7 @@ class FleetBatch:
 
     def _update_monitor(
         self, command: ClaimMonitor | RecordMonitorHeartbeat | ReleaseMonitor, fleet: Fleet
-    ) -> FleetOutcome | Problem:
+    ) -> MonitorRuntime | Problem:
         runtime = monitor.decide_runtime(command, self.runtimes.get(fleet.ref), self._now)
         if isinstance(runtime, Problem):
             return runtime
@@ -311,20 +311,15 @@ class FleetBatch:
         self.last_ids[zone_id] = _replace(last, **{counter: next_id})
         return next_id
 
-    def _find_repeated_outcome(self, command: CreateFleet | RegisterMember) -> FleetOutcome | Problem | None:
-        object_id = self.keys.find_created_id(command_key(command), command.request_digest)
-        if object_id is None or isinstance(object_id, Problem):
-            return object_id
-        if isinstance(command, RegisterMember):
-            member = self._find_active_member(self.fleets[command.zone_id, command.fleet_id], object_id)
-            if member is None:
-                return errors.member_not_found(object_id, command.fleet_id)
-            return RegisterMemberResult(member, self.placements.get(member.ref), created=False)
-        fleet = self.fleets.get((command.zone_id, object_id))
+    def _find_created(self, command: CreateFleet) -> CreateFleetResult | Problem | None:
+        fleet_id = self.keys.find_created_id(command_key(command), command.request_digest)
+        if fleet_id is None or isinstance(fleet_id, Problem):
+            return fleet_id
+        fleet = self.fleets.get((command.zone_id, fleet_id))
         if fleet is None:
-            return errors.fleet_not_found(object_id)
+            return errors.fleet_not_found(fleet_id)
         if fleet.deleted_at is not None:
-            return errors.fleet_deleted(object_id)
+            return errors.fleet_deleted(fleet_id)
         active_members = self._active_members(fleet)
         [director] = [member for member in active_members if member.agent_id == fleet.director_agent_id]
         [administrator] = [
@@ -332,8 +327,17 @@ class FleetBatch:
         ]
         return CreateFleetResult(fleet, director, administrator, self.placements.get(director.ref), created=False)
 
+    def _find_registered(self, command: RegisterMember, fleet: Fleet) -> RegisterMemberResult | Problem | None:
+        agent_id = self.keys.find_created_id(command_key(command), command.request_digest)
+        if agent_id is None or isinstance(agent_id, Problem):
+            return agent_id
+        member = self._find_active_member(fleet, agent_id)
+        if member is None:
+            return errors.member_not_found(agent_id, fleet.fleet_id)
+        return RegisterMemberResult(member, self.placements.get(member.ref), created=False)
+
     def _add_event(
-        self, event_type: str, command: BaseFleetCommand, row: Fleet | Member, before: str | None, after: str | None
+        self, event_type: str, command: Command, row: Fleet | Member, before: str | None, after: str | None
     ) -> None:
         subject_id = row.agent_id if isinstance(row, Member) else row.fleet_id
         self.events.append(

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
-    BaseMessageCommand,
     Broadcast,
     Cancel,
     MessageCommand,
@@ -106,7 +106,7 @@ class MessageBatch:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def _send(self, command: Send, fleet: Fleet) -> MessageOutcome | Problem:
+    def _send(self, command: Send, fleet: Fleet) -> SendResult | Problem:
         if (early_result := self._result_without_sending(command, fleet)) is not None:
             return early_result
         recipient = self._loaded.members.get((command.zone_id, command.to_agent_id))
@@ -119,7 +119,7 @@ class MessageBatch:
         self._add_event("message.sent", None, message, command)
         return SendResult(message)
 
-    def _broadcast(self, command: Broadcast, fleet: Fleet) -> MessageOutcome | Problem:
+    def _broadcast(self, command: Broadcast, fleet: Fleet) -> SendResult | Problem:
         if (early_result := self._result_without_sending(command, fleet)) is not None:
             return early_result
         recipients = self._recipients(command)
@@ -133,7 +133,7 @@ class MessageBatch:
         self._add_event("message.sent", None, summary, command, len(deliveries))
         return SendResult(summary, tuple(deliveries))
 
-    def _result_without_sending(self, command: Send | Broadcast, fleet: Fleet) -> MessageOutcome | Problem | None:
+    def _result_without_sending(self, command: Send | Broadcast, fleet: Fleet) -> SendResult | Problem | None:
         """The result of a repeated request, or the error if nothing can be sent. None if the message is to be sent.
 
         A repeated request returns the message sent under its key, even if the sender could no longer send it.
@@ -207,7 +207,7 @@ class MessageBatch:
 
     # -- acknowledging and canceling -----------------------------------------------------------------------------
 
-    def _acknowledge(self, command: Acknowledge, fleet: Fleet) -> MessageOutcome | Problem:
+    def _acknowledge(self, command: Acknowledge, fleet: Fleet) -> Message | Problem:
         message = self._find_for_agent(command, fleet)
         if isinstance(message, Problem):
             return message
@@ -217,7 +217,7 @@ class MessageBatch:
             return errors.cannot_acknowledge(message.status_state)
         return self._finish_message(message, MessageState.COMPLETED, "message.acknowledged", command)
 
-    def _cancel(self, command: Cancel, fleet: Fleet) -> MessageOutcome | Problem:
+    def _cancel(self, command: Cancel, fleet: Fleet) -> Message | Problem:
         message = self._find_for_agent(command, fleet)
         if isinstance(message, Problem):
             return message
@@ -245,7 +245,7 @@ class MessageBatch:
         self._add_event(event_type, message.status_state, after, command)
         return after
 
-    def _record_receipt(self, command: RecordReceipt) -> MessageOutcome | Problem:
+    def _record_receipt(self, command: RecordReceipt) -> Message | Problem:
         """A later failure does not replace a successful receipt. The status timestamp does not change."""
         message = self._find_in_fleet(command)
         if message is None:
@@ -263,7 +263,7 @@ class MessageBatch:
 
     # -- authorization and repeated requests ---------------------------------------------------------------------
 
-    def _acting_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
+    def _acting_problem(self, command: Command, agent_id: int, fleet: Fleet) -> Problem | None:
         """The error if the caller cannot act as this member now, or None."""
         if fleet.deleted_at is not None:
             return errors.fleet_deleted(fleet.fleet_id)
@@ -272,7 +272,7 @@ class MessageBatch:
         member = self._loaded.members[command.zone_id, agent_id]
         return None if member.is_active else errors.member_not_found(agent_id, fleet.fleet_id)
 
-    def _identity_problem(self, command: BaseMessageCommand, agent_id: int, fleet: Fleet) -> Problem | None:
+    def _identity_problem(self, command: Command, agent_id: int, fleet: Fleet) -> Problem | None:
         """The error if the caller may not act as this member, active or not. An agent may only act as itself."""
         member = self._loaded.members.get((command.zone_id, agent_id))
         if member is None or member.fleet_id != fleet.fleet_id:
@@ -284,7 +284,7 @@ class MessageBatch:
             else None
         )
 
-    def _find_repeated_outcome(self, command: Send | Broadcast) -> MessageOutcome | Problem | None:
+    def _find_repeated_outcome(self, command: Send | Broadcast) -> SendResult | Problem | None:
         message_id = self.keys.find_created_id(command_key(command), command.request_digest)
         if message_id is None or isinstance(message_id, Problem):
             return message_id
@@ -303,12 +303,7 @@ class MessageBatch:
         return tuple(sorted(deliveries, key=lambda message: message.task_id))
 
     def _add_event(
-        self,
-        event_type: str,
-        before: MessageState | None,
-        message: Message,
-        command: BaseMessageCommand,
-        recipient_count: int = 1,
+        self, event_type: str, before: MessageState | None, message: Message, command: Command, recipient_count: int = 1
     ) -> None:
         self.events.append(PendingEvent(event_type, before, message, command.actor, command.trace, recipient_count))
 

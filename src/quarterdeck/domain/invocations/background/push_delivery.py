@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem, Unavailable
@@ -31,14 +31,12 @@ from quarterdeck.domain.invocations.model import (
     BULK_MAX,
     CheckOverdue,
     Claim,
-    ClaimedInvocations,
     Complete,
     Invocation,
-    InvocationCommand,
-    InvocationResult,
     InvocationSettings,
     Release,
 )
+from quarterdeck.domain.invocations.operations.batch import SubmitInvocationCommand
 from quarterdeck.domain.invocations.operations.reads import find_services_to_push
 from quarterdeck.domain.invocations.rules import push_protocol as rules
 from quarterdeck.domain.invocations.rules.decider import ServiceKey
@@ -76,7 +74,7 @@ class PushDeps:
     engine: Engine
     cross_zone_engine: Engine
     wakeups: Wakeups
-    submit: Callable[[InvocationCommand], Awaitable[InvocationResult]]
+    submit: SubmitInvocationCommand
     http_client: OutboundClient
     secrets: SecretDeriver
 
@@ -120,7 +118,6 @@ class PushWorker(DeliveryScheduler):
         claimed = await self._deps.submit(
             Claim(zone_id=zone_id, service_id=service_id, limit=limit, attempt_tokens=tokens, is_push=True)
         )
-        assert isinstance(claimed, ClaimedInvocations)
         return claimed.items
 
     async def _load_service(self, ref: ServiceKey) -> Service | None:

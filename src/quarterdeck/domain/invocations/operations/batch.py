@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
+from quarterdeck.core.command import R
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.invocations.model import (
+    BaseInvocationCommand,
     Claim,
     ClaimedInvocations,
     Enqueue,
@@ -37,6 +41,10 @@ NO_INVOCATIONS = ClaimedInvocations(())
 NOT_PARKED = 0
 EXTRA_DUE_MAX = 64
 """Maximum older invocations of a service that a batch assigns to waiting claims, in addition to its new ones."""
+
+
+class SubmitInvocationCommand(Protocol):
+    def __call__(self, command: BaseInvocationCommand[R], /) -> asyncio.Future[R]: ...
 
 
 class BatchRunner:

@@ -137,7 +137,7 @@ class BatchDecider:
 
     # -- enqueue -------------------------------------------------------------------------------------------------
 
-    def _enqueue(self, command: Enqueue) -> InvocationResult | Problem:
+    def _enqueue(self, command: Enqueue) -> EnqueuedInvocation | Problem:
         assert command.caller is not None
         if existing := self._by_key.get((command.zone_id, command.service_id, command.idempotency_key)):
             # Checked first: a request that was acknowledged once gets the same response again.
@@ -186,7 +186,7 @@ class BatchDecider:
 
     # -- claim and start -----------------------------------------------------------------------------------------
 
-    def _claim(self, command: Claim) -> InvocationResult | Problem:
+    def _claim(self, command: Claim) -> ClaimedInvocations | Problem:
         service = self._find_service(command.zone_id, command.service_id)
         if isinstance(service, Problem):
             return service
@@ -242,7 +242,7 @@ class BatchDecider:
     def has_due(self, service: ServiceKey) -> bool:
         return bool(self._due.get(service))
 
-    def _start(self, command: Start) -> InvocationResult | Problem:
+    def _start(self, command: Start) -> Invocation | Problem:
         row = self._row_for_worker(command)
         if isinstance(row, Problem):
             return row
@@ -274,7 +274,7 @@ class BatchDecider:
 
     # -- reports -------------------------------------------------------------------------------------------------
 
-    def _complete(self, command: Complete) -> InvocationResult | Problem:
+    def _complete(self, command: Complete) -> Invocation | Problem:
         row = self._row_for_worker(command)
         if isinstance(row, Problem):
             return row
@@ -309,7 +309,7 @@ class BatchDecider:
         has_ended = is_latest_attempt(row, token, states.ENDED_STATES)
         return errors.not_completable(row) if has_ended else errors.stale_attempt(row)
 
-    def _heartbeat(self, command: Heartbeat) -> InvocationResult | Problem:
+    def _heartbeat(self, command: Heartbeat) -> Invocation | Problem:
         row = self._row_for_worker(command)
         if isinstance(row, Problem):
             return row
@@ -319,7 +319,7 @@ class BatchDecider:
         self._update(after)
         return after
 
-    def _release(self, command: Release) -> InvocationResult | Problem:
+    def _release(self, command: Release) -> Invocation | Problem:
         row = self._row_for_worker(command)
         if isinstance(row, Problem):
             return row
@@ -336,7 +336,7 @@ class BatchDecider:
 
     # -- cancel and expire ---------------------------------------------------------------------------------------
 
-    def _cancel(self, command: Cancel) -> InvocationResult | Problem:
+    def _cancel(self, command: Cancel) -> Invocation | Problem:
         row = self.rows.get((command.zone_id, command.id))
         if row is None:
             return errors.not_found(command.id)
@@ -355,7 +355,7 @@ class BatchDecider:
             return after
         return row if row.status is State.CANCELED else errors.not_cancelable(row)
 
-    def _check_overdue(self, command: CheckOverdue) -> InvocationResult | Problem:
+    def _check_overdue(self, command: CheckOverdue) -> Invocation | Problem:
         row = self.rows.get((command.zone_id, command.id))
         if row is None:
             return errors.not_found(command.id)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Generic, Literal
 
 from msgspec import UNSET, UnsetType
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.command import Command
+from quarterdeck.core.command import Command, R_co
 from quarterdeck.domain.costs.model import Cost
 from quarterdeck.domain.tasks.model.rows import ClaimedTasks, Content, CreatedTask, Task
 
 
-class BaseCommand(Command, frozen=True, kw_only=True):
+class LeaderCommand(Command, frozen=True, kw_only=True):
     leader_term: tuple[str, int] | None = None
     """(lease name, term) of the leader that sent the command. The command is refused if the term has ended."""
 
 
-class Create(BaseCommand, frozen=True, kw_only=True):
+class BaseTaskCommand(LeaderCommand, Generic[R_co], frozen=True, kw_only=True):
+    """A command of the lane `task`. `R_co` is the type of its result."""
+
+
+class Create(BaseTaskCommand[CreatedTask], frozen=True, kw_only=True):
     id: str
     has_requested_id: bool
     """The caller chose the id, so it may already be in use."""
@@ -38,7 +42,7 @@ class Create(BaseCommand, frozen=True, kw_only=True):
     tags: tuple[str, ...]
 
 
-class Claim(BaseCommand, frozen=True, kw_only=True):
+class Claim(BaseTaskCommand[ClaimedTasks], frozen=True, kw_only=True):
     agent_id: str
     limit: int
     attempt_tokens: tuple[str, ...]
@@ -54,7 +58,7 @@ class Claim(BaseCommand, frozen=True, kw_only=True):
     are ready but cannot be claimed, because the agent has no free slot or a budget is spent."""
 
 
-class TaskUpdate(BaseCommand, frozen=True, kw_only=True):
+class TaskUpdate(BaseTaskCommand[Task], frozen=True, kw_only=True):
     """A command for an existing task."""
 
     id: str
@@ -187,26 +191,5 @@ class Archive(TaskUpdate, frozen=True, kw_only=True):
     pass
 
 
-TaskCommand = (
-    Create
-    | Claim
-    | Start
-    | Progress
-    | Complete
-    | Fail
-    | Release
-    | Cancel
-    | Retry
-    | Pause
-    | Resume
-    | Patch
-    | Assign
-    | RecordLaunch
-    | Abort
-    | MakeAvailable
-    | Warn
-    | UnblockDependents
-    | FailForCycle
-    | Archive
-)
+TaskCommand = Create | Claim | TaskUpdate
 TaskResult = CreatedTask | ClaimedTasks | Task

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
+from quarterdeck.core.command import R
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.access.operations import BatchWithRoles
-from quarterdeck.domain.tasks.model.commands import Claim, Create, TaskCommand, TaskResult, TaskUpdate
+from quarterdeck.domain.tasks.model.commands import BaseTaskCommand, Claim, Create, TaskCommand, TaskResult, TaskUpdate
 from quarterdeck.domain.tasks.model.rows import AgentRef, ClaimedTask, ClaimedTasks, Content, TaskRef, TaskSettings
 from quarterdeck.domain.tasks.operations import load, persist
 from quarterdeck.domain.tasks.rules.batch import Batch
@@ -29,6 +32,10 @@ NO_TASKS = ClaimedTasks(())
 ClaimPoll = LongPoll[Claim, str, ClaimedTask]
 ClaimPolls = LongPolls[Claim, str, ClaimedTask]
 """The waiting claims of this process, by zone."""
+
+
+class SubmitTaskCommand(Protocol):
+    def __call__(self, command: BaseTaskCommand[R], /) -> asyncio.Future[R]: ...
 
 
 def new_claim_polls() -> ClaimPolls:

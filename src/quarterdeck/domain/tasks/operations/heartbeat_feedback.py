@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.errors import Conflict, NotFound
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.tasks.model.commands import Abort, Progress, TaskCommand, TaskResult
+from quarterdeck.domain.tasks.model.commands import Abort, Progress
 from quarterdeck.domain.tasks.model.heartbeat_types import HeartbeatWarning, ReportedTasks, TaskFeedback
 from quarterdeck.domain.tasks.model.rows import State, Task
+from quarterdeck.domain.tasks.operations.batch import SubmitTaskCommand
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import errors
 from quarterdeck.domain.tasks.rules.states import HELD
@@ -36,7 +37,7 @@ class HeartbeatTasks:
 
 
 class HeartbeatFeedback:
-    def __init__(self, engine: Engine, submit: Callable[[TaskCommand], Awaitable[TaskResult]]) -> None:
+    def __init__(self, engine: Engine, submit: SubmitTaskCommand) -> None:
         self._engine = engine
         self._submit = submit
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.tasks.model.commands import Abort, BaseCommand
+from quarterdeck.domain.tasks.model.commands import Abort
 from quarterdeck.domain.tasks.model.rows import AgentRef, State, Task
 from quarterdeck.domain.tasks.operations import persist
 from quarterdeck.domain.tasks.queries import Q
@@ -55,5 +56,5 @@ async def load_held_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> list[T
     return await tx.fetch(Task, Q.tasks_of_agents(batch=batch))
 
 
-def _allow_all(command: BaseCommand, permission: str) -> Problem | None:
+def _allow_all(command: Command, permission: str) -> Problem | None:
     return None

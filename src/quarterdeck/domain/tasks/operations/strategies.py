@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.tasks.model.commands import BaseCommand
+from quarterdeck.domain.tasks.model.commands import LeaderCommand
 from quarterdeck.domain.tasks.model.rows import Strategy, Task
 from quarterdeck.domain.tasks.queries import COORDINATOR, Q
 from quarterdeck.domain.tasks.rules import ranking, states
@@ -29,11 +30,11 @@ SLICE = 1_000
 """Tasks per slice."""
 
 
-class PutStrategy(BaseCommand, frozen=True, kw_only=True):
+class PutStrategy(LeaderCommand, frozen=True, kw_only=True):
     strategy: Strategy
 
 
-class RerankSlice(BaseCommand, frozen=True, kw_only=True):
+class RerankSlice(LeaderCommand, frozen=True, kw_only=True):
     """Sent by the coordinator: re-rank the next slice."""
 
 
@@ -43,7 +44,7 @@ class RankingState(msgspec.Struct, frozen=True):
     """Whether all tasks of the zone have a rank under this strategy."""
 
 
-async def read_strategy(tx: Transaction, command: BaseCommand) -> Strategy:
+async def read_strategy(tx: Transaction, command: Command) -> Strategy:
     await access.require_permission(tx, command.caller, command.zone_id, PERMISSION)
     await zones.require_zone(tx, command.zone_id)
     [rows] = await tx.read(COORDINATOR.task_strategy_get(zone_id=command.zone_id))
@@ -63,14 +64,16 @@ async def run_batch(
             name, term = command.leader_term
             detail = f"Leader term {term} of lease {name!r} has ended: another process is the leader."
             problem = problem or LeaseLost("lease_lost", detail)
-        outcomes.append(
-            problem or await (_put_strategy if isinstance(command, PutStrategy) else _rerank_slice)(tx, command)
-        )
+        if problem is not None:
+            outcomes.append(problem)
+        elif isinstance(command, PutStrategy):
+            outcomes.append(await _put_strategy(tx, command))
+        else:
+            outcomes.append(await _rerank_slice(tx, command))
     return outcomes
 
 
-async def _put_strategy(tx: Transaction, command: PutStrategy | RerankSlice) -> RankingState:
-    assert isinstance(command, PutStrategy)
+async def _put_strategy(tx: Transaction, command: PutStrategy) -> RankingState:
     [rows] = await tx.read(COORDINATOR.task_strategy_get(zone_id=command.zone_id))
     before = Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY
     if before is command.strategy:
@@ -92,7 +95,7 @@ async def _put_strategy(tx: Transaction, command: PutStrategy | RerankSlice) -> 
     return RankingState(command.strategy, False)
 
 
-async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> RankingState:
+async def _rerank_slice(tx: Transaction, command: RerankSlice) -> RankingState:
     [rows] = await tx.read(COORDINATOR.task_strategy_get(zone_id=command.zone_id))
     if not rows or rows[0][1] is None:
         return RankingState(Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY, True)

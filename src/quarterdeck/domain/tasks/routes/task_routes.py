@@ -17,29 +17,11 @@ from quarterdeck.core.errors import Conflict, Invalid, NotFound, Problem
 from quarterdeck.core.paging import CamelPage, Listing
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.domain.tasks.model import bodies
-from quarterdeck.domain.tasks.model.commands import (
-    Archive,
-    Cancel,
-    Claim,
-    Create,
-    Release,
-    Retry,
-    Start,
-    TaskCommand,
-    TaskResult,
-)
-from quarterdeck.domain.tasks.model.rows import (
-    TABLE,
-    ClaimedTask,
-    ClaimedTasks,
-    CreatedTask,
-    FullTask,
-    Task,
-    TaskSettings,
-)
+from quarterdeck.domain.tasks.model.commands import Archive, Cancel, Claim, Create, Release, Retry, Start, TaskUpdate
+from quarterdeck.domain.tasks.model.rows import TABLE, ClaimedTask, CreatedTask, FullTask, Task, TaskSettings
 from quarterdeck.domain.tasks.model.views import CreatedItems, TaskItem, TaskItems, TaskLeases, TaskView
 from quarterdeck.domain.tasks.operations import dependency_reads, reads
-from quarterdeck.domain.tasks.operations.batch import ClaimPolls
+from quarterdeck.domain.tasks.operations.batch import ClaimPolls, SubmitTaskCommand
 from quarterdeck.domain.tasks.operations.error_redaction import Redactor, load_redactors
 from quarterdeck.domain.tasks.operations.reads import TaskFilter, TaskLookup
 from quarterdeck.domain.tasks.routes import bulk_responses, request_commands
@@ -61,7 +43,7 @@ SINGLE_BYTES_MAX = 4 << 20
 @dataclass(frozen=True, slots=True)
 class TaskHandlers:
     engine: Engine
-    submit: Callable[[TaskCommand], asyncio.Future[TaskResult]]
+    submit: SubmitTaskCommand
     read_task: Callable[[TaskLookup], Awaitable[FullTask]]
     polls: ClaimPolls
     cipher: FieldCipher
@@ -80,10 +62,7 @@ class TaskHandlers:
             raise errors.dependency_cycle([item.id, item.id])
         command = request_commands.create_command(call, item, key, self.cipher)
         result = await self.submit(command)
-        return Reply(
-            await self._created_view(call, command, result),
-            201 if isinstance(result, CreatedTask) and result.created else 200,
-        )
+        return Reply(await self._created_view(call, command, result), 201 if result.created else 200)
 
     async def _create_many(self, call: AnyCall, items: Sequence[bodies.CreateItem], key: str | None) -> CreatedItems:
         """Create each task after its dependencies. Outcomes are per task, in request order."""
@@ -126,7 +105,11 @@ class TaskHandlers:
         return commands
 
     async def _add_outcome(
-        self, call: AnyCall, command: Create, pending: asyncio.Future[TaskResult], response: bulk_responses.BulkResponse
+        self,
+        call: AnyCall,
+        command: Create,
+        pending: asyncio.Future[CreatedTask],
+        response: bulk_responses.BulkResponse,
     ) -> None:
         try:
             response.outcomes.append(await self._created_view(call, command, await pending, response))
@@ -136,10 +119,9 @@ class TaskHandlers:
             response.add_problem(problem)
 
     async def _created_view(
-        self, call: AnyCall, command: Create, result: TaskResult, response: bulk_responses.BulkResponse | None = None
+        self, call: AnyCall, command: Create, result: CreatedTask, response: bulk_responses.BulkResponse | None = None
     ) -> TaskView:
         """`response` is set only if the task is part of a bulk request."""
-        assert isinstance(result, CreatedTask)
         if not result.created:
             limit = dependency_reads.DEPENDENCIES_MAX if response is None else dependency_reads.LISTED_DEPENDENCIES_MAX
             existing = await self.read_task(TaskLookup(call.zone_id, result.task.id, call.caller, limit))
@@ -210,7 +192,7 @@ class TaskHandlers:
         return Reply(leases, on_undelivered=lambda: self.polls.on_undelivered(claimed))
 
     async def _claim(self, command: Claim) -> tuple[ClaimedTask, ...]:
-        return await wait_for_claim(self.submit(command), _claimed_items, self.polls)
+        return await wait_for_claim(self.submit(command), lambda claimed: claimed.items, self.polls)
 
     def release_undelivered(self, claimed: Sequence[ClaimedTask]) -> None:
         """Undo a claim whose response was not delivered. Its attempts do not count."""
@@ -282,11 +264,11 @@ class TaskHandlers:
 
     # -- shared --------------------------------------------------------------------------------------------------
 
-    async def _submit_and_view(self, call: AnyCall, command: TaskCommand) -> TaskView:
+    async def _submit_and_view(self, call: AnyCall, command: TaskUpdate) -> TaskView:
         await self.submit(command)
         return await self.get(call)
 
-    async def _submit_many(self, requests: Sequence[tuple[str, Callable[[], TaskCommand]]]) -> TaskItems:
+    async def _submit_many(self, requests: Sequence[tuple[str, Callable[[], TaskUpdate]]]) -> TaskItems:
         """Submit one command per (task id, command builder). Each item has its own outcome."""
         commands = [bulk_responses.try_build(build) for _, build in requests]
         submitted = [self.submit(command) for command in commands if not isinstance(command, Problem)]
@@ -312,24 +294,18 @@ class TaskHandlers:
         return self.cipher.decrypt(stored, (claimed.task.zone_id, TABLE, claimed.task.id, field))
 
 
-def _claimed_items(claimed: TaskResult) -> tuple[ClaimedTask, ...]:
-    assert isinstance(claimed, ClaimedTasks)
-    return claimed.items
-
-
-def _log_release_failure(done: asyncio.Future[TaskResult]) -> None:
+def _log_release_failure(done: asyncio.Future[Task]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
         # The attempt stays open until its agent becomes stale. It is then aborted, and counts as an attempt.
         log.warning("could not release a claim whose response was not delivered: %r", error)
 
 
-def _to_item(task_id: str, outcome: TaskResult | BaseException, path: str) -> TaskItem:
+def _to_item(task_id: str, outcome: Task | BaseException, path: str) -> TaskItem:
     if isinstance(outcome, Problem):
         return TaskItem(task_id, error=bulk_responses.problem_document(outcome, path))
     if isinstance(outcome, BaseException):
         raise outcome
-    assert isinstance(outcome, Task)
     return TaskItem(task_id, outcome.status)
 
 

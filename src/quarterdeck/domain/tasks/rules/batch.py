@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import chain
 
 from quarterdeck.core.batch_rows import NO_DATA, BatchRows
+from quarterdeck.core.command import Command
 from quarterdeck.core.idempotency import BatchKeys
 from quarterdeck.domain.costs.model import Cost
-from quarterdeck.domain.tasks.model.commands import BaseCommand
 from quarterdeck.domain.tasks.model.rows import Task, TaskRef, Verb
 from quarterdeck.domain.tasks.rules import states
 from quarterdeck.domain.tasks.rules.batch_agents import BatchAgents
@@ -46,7 +46,7 @@ class Batch:
         self.tasks.update(task)
 
     def transition(
-        self, before: Task, after: Task, verb: Verb, command: BaseCommand, data: Mapping[str, object] = NO_DATA
+        self, before: Task, after: Task, verb: Verb, command: Command, data: Mapping[str, object] = NO_DATA
     ) -> None:
         """Record a transition and its event."""
         ref = before.ref

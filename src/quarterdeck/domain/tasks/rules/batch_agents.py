@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quarterdeck.domain.tasks.model.commands import BaseCommand, Claim
+from quarterdeck.core.command import Command
+from quarterdeck.domain.tasks.model.commands import Claim
 from quarterdeck.domain.tasks.model.rows import AgentRef, Task
 from quarterdeck.domain.tasks.rules.batch_input import AgentInfo
 from quarterdeck.domain.tasks.rules.states import HELD
@@ -18,7 +19,7 @@ class BatchAgents:
         """Agent → change in the number of tasks that it holds."""
         self.seen: set[AgentRef] = set()
         """Agents whose `last_seen_at` must be written because they sent a claim, or a report with an attempt token."""
-        self.activated: dict[AgentRef, BaseCommand] = {}
+        self.activated: dict[AgentRef, Command] = {}
         """Agent that was stale or new → its first claim in the batch."""
 
     def get(self, ref: AgentRef) -> AgentInfo | None:

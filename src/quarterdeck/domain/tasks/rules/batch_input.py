@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
-from quarterdeck.domain.tasks.model.commands import BaseCommand
 from quarterdeck.domain.tasks.model.rows import AgentRef, State, Strategy, Task, TaskRef
 
 ClassRef = tuple[str, str]
@@ -69,7 +69,7 @@ class Timeouts:
 class BatchInput:
     now: Millis
     timeouts: Timeouts
-    permission_problem: Callable[[BaseCommand, str], Problem | None]
+    permission_problem: Callable[[Command, str], Problem | None]
     """The error if the session, agent or role of a command's caller does not allow a permission, or None."""
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     """Locked zone → the error if no work may start in it, or None."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import (
     Abort,
     Archive,
     Assign,
-    BaseCommand,
     Cancel,
     Claim,
     Complete,
@@ -44,7 +44,7 @@ from quarterdeck.domain.tasks.rules.decisions import change, coordinator, report
 from quarterdeck.domain.tasks.rules.decisions.claim import claim
 from quarterdeck.domain.tasks.rules.decisions.create import create
 
-PERMISSIONS: dict[type[BaseCommand], str] = {
+PERMISSIONS: dict[type[Command], str] = {
     Create: "tasks.create",
     **dict.fromkeys((Claim, Start, Progress, Complete, Fail, Release), "tasks.work"),
     **dict.fromkeys((Cancel, Retry, Pause, Resume, Patch, Archive), "tasks.change"),

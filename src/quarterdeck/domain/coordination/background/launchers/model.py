@@ -12,8 +12,9 @@ from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.core.redaction import redact_text
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.agents.model import HeartbeatResult, MintAgentToken, RecordHeartbeat
-from quarterdeck.domain.tasks.model.commands import TaskCommand, TaskResult
+from quarterdeck.domain.tasks.model.commands import TaskUpdate
 from quarterdeck.domain.tasks.model.rows import TABLE, FullTask, Task
+from quarterdeck.domain.tasks.operations.batch import SubmitTaskCommand
 from quarterdeck.domain.tasks.operations.error_redaction import load_redactors
 from quarterdeck.domain.tasks.operations.reads import TaskLookup
 from quarterdeck.engine.background import retry_while_unavailable
@@ -36,7 +37,7 @@ class LaunchFailed(Exception):
 class LauncherDeps:
     cross_zone_engine: Engine
     wakeups: Wakeups
-    submit: Callable[[TaskCommand], Awaitable[TaskResult]]
+    submit: SubmitTaskCommand
     read_task: Callable[[TaskLookup], Awaitable[FullTask]]
     send_heartbeat: Callable[[RecordHeartbeat], Awaitable[HeartbeatResult]]
     cipher: FieldCipher
@@ -47,7 +48,7 @@ class LauncherDeps:
     server_url: str | None
     """The URL of this server on this machine."""
 
-    async def report(self, command: TaskCommand, subject: str) -> TaskResult | None:
+    async def report(self, command: TaskUpdate, subject: str) -> Task | None:
         """Submit a report, and retry while the database is unavailable. None if it was refused or could not be sent.
 
         `subject` names what the report is about, for the log.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from quarterdeck.domain.tasks.model.commands import BaseCommand
+from quarterdeck.core.command import Command
 from quarterdeck.domain.tasks.model.rows import ContentUpdate, State, Task, Verb
 from quarterdeck.domain.tasks.rules import states
 from quarterdeck.domain.tasks.rules.batch import Batch
 
 
-def unblock(batch: Batch, ended: Task, command: BaseCommand) -> Task:
+def unblock(batch: Batch, ended: Task, command: Command) -> Task:
     """Unblock or fail the loaded dependents of an ended task. If more exist, mark the task for the coordinator."""
     for waiting in batch.dependencies.meet(ended):
         if waiting.status not in (State.PENDING, State.PAUSED):
@@ -24,7 +24,7 @@ def unblock(batch: Batch, ended: Task, command: BaseCommand) -> Task:
     return ended
 
 
-def fail_for_dependency(batch: Batch, task: Task, failed_id: str, command: BaseCommand) -> Task:
+def fail_for_dependency(batch: Batch, task: Task, failed_id: str, command: Command) -> Task:
     error = f"It depends on {failed_id!r}, which has failed or was canceled."
     batch.content.update(task.ref, ContentUpdate(last_error=error))
     after = states.fail_dependency(task, states.DEPENDENCY_FAILED, batch.now)
@@ -32,7 +32,7 @@ def fail_for_dependency(batch: Batch, task: Task, failed_id: str, command: BaseC
     return after
 
 
-def _meet_dependency(batch: Batch, waiting: Task, command: BaseCommand) -> None:
+def _meet_dependency(batch: Batch, waiting: Task, command: Command) -> None:
     after = states.meet_dependency(waiting, batch.now)
     batch.update(after)
     if after.unmet_dependencies == 0 and waiting.unmet_dependencies > 0:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from quarterdeck.core.attempts import is_latest_attempt
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.tasks.model.commands import Abort, BaseCommand, Complete, Fail, Progress, Release, Start
+from quarterdeck.domain.tasks.model.commands import Abort, Complete, Fail, Progress, Release, Start
 from quarterdeck.domain.tasks.model.rows import ContentUpdate, State, Task, Verb
 from quarterdeck.domain.tasks.rules import errors, states
 from quarterdeck.domain.tasks.rules.batch import Batch
@@ -26,7 +27,7 @@ def start(batch: Batch, command: Start, task: Task) -> Task | Problem:
     return start_assigned(batch, command, task)
 
 
-def start_assigned(batch: Batch, command: BaseCommand, task: Task) -> Task:
+def start_assigned(batch: Batch, command: Command, task: Task) -> Task:
     """Start an assigned task. A task that runs already stays as it is."""
     if task.status is not State.ASSIGNED:
         return task
