@@ -20,14 +20,14 @@ from quarterdeck.domain.invocations.model import (
     RetryPolicy,
     State,
 )
-from quarterdeck.domain.invocations.operations import BatchRunner
+from quarterdeck.domain.invocations.operations.batch import BatchRunner
 from quarterdeck.domain.invocations.operations.long_poll import (
     ClaimPolls,
     ReadyPollWaker,
     new_claim_poll,
     wait_for_invocations,
 )
-from quarterdeck.domain.invocations.rules import BatchDecider, InvocationBatchInput
+from quarterdeck.domain.invocations.rules.decider import BatchDecider, InvocationBatchInput
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN, RETENTION
 from quarterdeck.domain.sessions.model import Terminate
 from quarterdeck.engine.long_poll import Watcher

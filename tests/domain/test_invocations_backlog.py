@@ -14,8 +14,9 @@ from quarterdeck.domain.invocations.model import Invocation, InvocationCommand, 
 from quarterdeck.domain.invocations.operations.on_session_ended import INVOCATIONS_PER_TRANSACTION
 from quarterdeck.domain.invocations.rules import states
 from quarterdeck.domain.invocations.sweeps import ORPHAN, SETTLE
-from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import Register, RegisteredService, Unregister
+from quarterdeck.domain.services.operations import unregister as unregister_operations
+from quarterdeck.domain.services.operations.register import Registrar
 from tests.support.builders import ZONE, admin
 from tests.support.invocations import InvocationHarness, register_service
 from tests.support.runtime import RuntimeHarness
@@ -181,7 +182,7 @@ ENDPOINT = "http://worker.example/service"
 
 
 async def register_endpoint(runtime: RuntimeHarness) -> InvocationHarness:
-    registrar = services.Registrar(private_allowed=True)
+    registrar = Registrar(private_allowed=True)
     command = Register(
         id=new_id(), zone_id=ZONE, caller=admin(), endpoint_url=ENDPOINT, application_id="app", session_id=None
     )
@@ -192,4 +193,4 @@ async def register_endpoint(runtime: RuntimeHarness) -> InvocationHarness:
 
 async def unregister(runtime: RuntimeHarness, service: InvocationHarness) -> None:
     command = Unregister(zone_id=ZONE, caller=admin(), service_id=service.service_id)
-    await runtime.engine.transact(lambda tx: services.unregister(tx, [command]), zones=[ZONE])
+    await runtime.engine.transact(lambda tx: unregister_operations.unregister(tx, [command]), zones=[ZONE])

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from quarterdeck.domain.invocations.model import ClaimedInvocations, InvocationCommand, Release, State
-from quarterdeck.domain.invocations.operations import BatchRunner, ClaimPolls
-from quarterdeck.domain.invocations.operations.long_poll import new_claim_poll
+from quarterdeck.domain.invocations.operations.batch import BatchRunner
+from quarterdeck.domain.invocations.operations.long_poll import ClaimPolls, new_claim_poll
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.builders import ZONE
 from tests.support.eventually import eventually

@@ -15,7 +15,7 @@ from quarterdeck.core.errors import Unavailable
 from quarterdeck.domain.invocations.model import BaseInvocationCommand, Complete, RetryPolicy, State
 from quarterdeck.domain.invocations.sweeps import DEADLINE
 from quarterdeck.domain.services.model import DeliveryMode, Update
-from quarterdeck.domain.services.operations import Updater
+from quarterdeck.domain.services.operations.update import Updater
 from quarterdeck.engine.outbound_http import PUBLIC_ONLY, OutboundClient, Request, Response, ResponseLimits
 from quarterdeck.engine.outbound_http.ssrf_guard import ALLOW_PRIVATE
 from tests.support.builders import ZONE, admin

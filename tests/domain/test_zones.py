@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import NotFound
-from quarterdeck.domain.zones import operations, rules
+from quarterdeck.domain.zones import operations
 from quarterdeck.domain.zones.model import Limits, Overrides, PutZone, ShowZone
+from quarterdeck.domain.zones.rules import limits
 from tests.support.builders import ZONE
 from tests.support.query_plans import RecordingStore
 from tests.support.rounds import ROUNDS
@@ -86,7 +87,7 @@ async def test_later_update_in_a_batch_wins(runtime: RuntimeHarness) -> None:
     assert [result.zone.name for result in results] == ["first", "first", "third"]
     stored = (await runtime.show_zone_lane.submit(ShowZone("new"))).zone
     assert stored == results[-1].zone
-    assert rules.overrides_of_zone(stored) == Overrides(max_depth=2)
+    assert limits.overrides_of_zone(stored) == Overrides(max_depth=2)
 
 
 async def test_zone_name_defaults_to_its_id_before_later_updates_of_the_batch(runtime: RuntimeHarness) -> None:

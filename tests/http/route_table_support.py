@@ -8,7 +8,10 @@ from quarterdeck.core.routing import AnyCall, Call, Handler, Route
 from quarterdeck.domain.api_keys import routes as keys
 from quarterdeck.domain.delegations import routes as delegations
 from quarterdeck.domain.services import routes as services
-from quarterdeck.domain.sessions import operations, routes as sessions
+from quarterdeck.domain.sessions import routes as sessions
+from quarterdeck.domain.sessions.operations.explain import Explainer
+from quarterdeck.domain.sessions.operations.spawn import Spawner
+from quarterdeck.domain.sessions.operations.terminate import CascadeRunner
 from quarterdeck.domain.zones import routes as zones
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.transaction import Engine
@@ -20,8 +23,8 @@ from quarterdeck.store.interface import Store
 NO_ENGINE = cast(Engine, None)
 NO_STORE = cast(Store, None)
 NO_EVENT_STREAMS = cast(EventStreams, None)
-NO_CASCADE_RUNNER = cast(operations.CascadeRunner, None)
-EXPLAINER = operations.Explainer(operations.Spawner(Limits()))
+NO_CASCADE_RUNNER = cast(CascadeRunner, None)
+EXPLAINER = Explainer(Spawner(Limits()))
 
 
 async def unreachable_handler(*_: object) -> NoReturn:

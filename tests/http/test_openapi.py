@@ -14,6 +14,7 @@ from quarterdeck.core import errors
 from quarterdeck.core.caller import ADMIN, LIFECYCLE
 from quarterdeck.core.routing import Route
 from quarterdeck.domain.sessions import rules
+from quarterdeck.domain.sessions.rules import admission
 from quarterdeck.http import openapi, problem_json
 from quarterdeck.http.openapi import error_codes
 from quarterdeck.http.openapi.examples import EXAMPLE_ID
@@ -230,7 +231,7 @@ def test_every_example_decodes_as_its_type(routes: list[Route], openapi_document
 
 
 def test_problem_schema_matches_the_sent_problem_bodies() -> None:
-    sent = problem_json.encode_body(rules.limit_exceeded(rules.MAX_CONCURRENT, 8, 8), EXAMPLE_ID)
+    sent = problem_json.encode_body(admission.limit_exceeded(admission.MAX_CONCURRENT, 8, 8), EXAMPLE_ID)
     assert msgspec.json.decode(sent) == PROBLEM_EXAMPLE
     assert msgspec.json.decode(sent, type=Problem).bound == "max_concurrent"
     for kind in errors.concrete_types():

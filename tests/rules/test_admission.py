@@ -7,9 +7,19 @@ import pytest
 
 from quarterdeck.core.errors import EXIT_REFUSED, LimitReached, Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
-from quarterdeck.domain.sessions.rules import BOUNDS, Count, CountKey, ExpiredGroup, admit, subtract_expired
+from quarterdeck.domain.sessions.rules import BOUNDS
+from quarterdeck.domain.sessions.rules.admission import (
+    Count,
+    CountKey,
+    ExpiredGroup,
+    SpawnBatchInput,
+    admit,
+    count_sessions,
+    limit_exceeded,
+    obsolete_count_keys,
+    subtract_expired,
+)
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from tests.support.builders import APP, MAX_LIMITS, NOW, ZONE, session_row, spawn_command, spawn_input
 
@@ -169,7 +179,7 @@ def test_retry_after_is_set_only_for_bounds_that_an_ending_session_frees() -> No
     retryable = {bound.name for bound in BOUNDS if bound.is_retryable}
     assert retryable == set(CODES) - {"max_depth", "max_tree_spawns"}
     for bound in BOUNDS:
-        assert (rules.limit_exceeded(bound, 1, 1).retry_after is not None) == bound.is_retryable
+        assert (limit_exceeded(bound, 1, 1).retry_after is not None) == bound.is_retryable
 
 
 @pytest.mark.parametrize("first", range(len(BOUNDS)))
@@ -198,7 +208,7 @@ def test_applications_trees_and_parents_are_counted_separately() -> None:
 def test_zones_are_counted_separately() -> None:
     batch_input = spawn_input(limits=limits_with(max_sessions=1))
     admission = batch_input.zones[ZONE]
-    two_zones = rules.SpawnBatchInput(now=NOW, zones={ZONE: admission, "y": admission})
+    two_zones = SpawnBatchInput(now=NOW, zones={ZONE: admission, "y": admission})
     outcomes = admit([spawn_command(), spawn_command("y"), spawn_command(), spawn_command("y")], two_zones)
     assert [isinstance(outcome, Spawned) for outcome in outcomes] == [True, True, False, False]
 
@@ -262,7 +272,7 @@ def test_subtract_expired_changes_only_the_counts_of_the_group() -> None:
 
 def test_session_is_counted_under_every_key_that_a_bound_reads() -> None:
     child = session_row(id="c", parent=ROOT)
-    assert rules.count_sessions([ROOT, child]) == {
+    assert count_sessions([ROOT, child]) == {
         (ZONE, "zone", ""): 2,
         (ZONE, "application", APP): 2,
         (ZONE, "tree", "root"): 2,
@@ -273,8 +283,8 @@ def test_session_is_counted_under_every_key_that_a_bound_reads() -> None:
 
 def test_ending_a_session_makes_its_parent_and_tree_counts_obsolete() -> None:
     child = session_row(id="c", parent=ROOT)
-    assert set(rules.obsolete_count_keys(child)) == {(ZONE, "parent", "c")}
-    assert set(rules.obsolete_count_keys(ROOT)) == {(ZONE, "parent", "root"), (ZONE, "tree", "root")}
+    assert set(obsolete_count_keys(child)) == {(ZONE, "parent", "c")}
+    assert set(obsolete_count_keys(ROOT)) == {(ZONE, "parent", "root"), (ZONE, "tree", "root")}
 
 
 def test_admitted_session_has_the_id_of_its_command() -> None:

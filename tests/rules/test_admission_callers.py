@@ -13,7 +13,8 @@ from quarterdeck.core.errors import Forbidden, Frozen, KeyConflict, LimitReached
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
-from quarterdeck.domain.sessions.rules import SPAWN, Count, SpawnBatchInput, admit
+from quarterdeck.domain.sessions.rules import states
+from quarterdeck.domain.sessions.rules.admission import SPAWN, Count, SpawnBatchInput, admit
 from quarterdeck.domain.zones.model import Limits
 from tests.support.builders import APP, MAX_LIMITS, NOW, ZONE, admin, caller, session_row, spawn_command, spawn_input
 
@@ -273,14 +274,14 @@ def test_two_bounds_are_both_kept_in_every_order_of_commands() -> None:
 
 
 def test_expired_session_reads_as_terminated_at_its_expiry() -> None:
-    effective = rules.effective_session(EXPIRED, NOW)
+    effective = states.effective_session(EXPIRED, NOW)
     assert (effective.status, effective.terminated_at, effective.termination_reason) == (
         State.TERMINATED,
         NOW,
         "ttl_expired",
     )
-    assert rules.effective_session(EXPIRED, NOW - 1) is EXPIRED
-    assert rules.effective_session(ENDED, NOW + 10**9) is ENDED
+    assert states.effective_session(EXPIRED, NOW - 1) is EXPIRED
+    assert states.effective_session(ENDED, NOW + 10**9) is ENDED
 
 
 @pytest.mark.parametrize(("row", "live"), [(session_row(), True), (SUSPENDED, True), (EXPIRED, False), (ENDED, False)])

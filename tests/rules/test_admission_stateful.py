@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.idempotency import KeyRecord
-from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
-from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, ExpiredGroup, SpawnBatchInput
+from quarterdeck.domain.sessions.rules import admission
+from quarterdeck.domain.sessions.rules.admission import SPAWN, Count, CountKey, ExpiredGroup, SpawnBatchInput
 from quarterdeck.domain.zones.model import Limits, ZoneAdmissionState
 from tests.support.builders import NOW, ZONE, spawn_command
 
@@ -197,10 +197,10 @@ class Admission(RuleBasedStateMachine):
             keys={record.full_key(): record for record in self.key_records.values()},
             counts=self.counts,
         )
-        outcomes = rules.admit(commands, batch_input)
+        outcomes = admission.admit(commands, batch_input)
         if any(isinstance(outcome, LimitReached) for outcome in outcomes):
-            corrected = rules.subtract_expired(self.counts, self.expired_groups())
-            outcomes = rules.admit(commands, dataclasses.replace(batch_input, counts=corrected))
+            corrected = admission.subtract_expired(self.counts, self.expired_groups())
+            outcomes = admission.admit(commands, dataclasses.replace(batch_input, counts=corrected))
         return outcomes
 
     def expired_groups(self) -> list[ExpiredGroup]:
@@ -213,7 +213,7 @@ class Admission(RuleBasedStateMachine):
     def store(self, commands: list[Spawn], created: list[Session]) -> None:
         for row in created:
             self.rows[row.id] = row
-        for key, number in rules.count_sessions(created).items():
+        for key, number in admission.count_sessions(created).items():
             count = self.counts.get(key, Count())
             self.counts[key] = Count(count.live + number, count.ever + number)
         created_ids = {row.id for row in created}
@@ -228,10 +228,10 @@ class Admission(RuleBasedStateMachine):
             for session_id in self.model.subtree(root_id)
             if self.rows[session_id].status is not State.TERMINATED
         ]
-        for key, number in rules.count_sessions(ending).items():
+        for key, number in admission.count_sessions(ending).items():
             self.counts[key] = Count(self.counts[key].live - number, self.counts[key].ever)
         for row in ending:
-            for key in rules.obsolete_count_keys(row):
+            for key in admission.obsolete_count_keys(row):
                 self.counts.pop(key, None)
             self.rows[row.id] = msgspec.structs.replace(row, status=State.TERMINATED)
             self.model.sessions[row.id].ended = True

@@ -25,7 +25,9 @@ from quarterdeck.domain.agents.model import (
     Terminate,
     WaitingAgent,
 )
-from quarterdeck.domain.agents.rules import AGENT_STATES, AgentChange, RegistrationContext
+from quarterdeck.domain.agents.rules import AGENT_STATES, registration, states, views
+from quarterdeck.domain.agents.rules.registration import RegistrationContext
+from quarterdeck.domain.agents.rules.states import AgentChange
 from tests.support.agents import AGENT_ID, LAUNCHER_NAMES, agent_caller, agent_row, user_caller
 from tests.support.builders import NOW, ZONE
 from tests.support.structs import build_struct
@@ -61,7 +63,7 @@ def register(before: Agent | None, context: RegistrationContext, **fields: objec
     command = Register(
         zone_id=ZONE, agent_id=AGENT_ID, caller=context.caller, update=build_struct(AgentUpdate, **fields)
     )
-    return rules.register(command, before, context, NOW)
+    return registration.register(command, before, context, NOW)
 
 
 # -- status and slots --------------------------------------------------------------------------------------------
@@ -69,23 +71,23 @@ def register(before: Agent | None, context: RegistrationContext, **fields: objec
 
 @given(agents())
 def test_status_changes_only_by_a_transition_and_the_evaluation_is_idempotent(agent: Agent) -> None:
-    change = rules.evaluate_liveness(agent, NOW)
+    change = states.evaluate_liveness(agent, NOW)
     transitions = [
         verb for verb in AGENT_STATES.transitions if AGENT_STATES.next_state(verb, agent.status) is change.after.status
     ]
     assert bool(transitions) == (change.after.status is not agent.status) == (change.event_type is not None)
-    second_change = rules.evaluate_liveness(change.after, NOW)
+    second_change = states.evaluate_liveness(change.after, NOW)
     assert (second_change.after, second_change.event_type) == (change.after, None)
 
 
 @given(agents())
 def test_evaluated_agent_is_in_error_exactly_if_stale_and_has_the_next_check(agent: Agent) -> None:
-    after = rules.evaluate_liveness(agent, NOW).after
+    after = states.evaluate_liveness(agent, NOW).after
     if agent.status is State.TERMINATED:
         assert (after.status, after.look_at) == (State.TERMINATED, None)
         return
-    assert (after.status is State.ERROR) == rules.is_stale(agent, NOW)
-    if rules.awaits_first_contact(after):
+    assert (after.status is State.ERROR) == states.is_stale(agent, NOW)
+    if states.awaits_first_contact(after):
         assert after == agent
     elif after.status is State.ERROR:
         assert after.status_reason == agent.status_reason if agent.status is State.ERROR else "stale"
@@ -99,34 +101,34 @@ def test_evaluated_agent_is_in_error_exactly_if_stale_and_has_the_next_check(age
 @given(agents(), st.sampled_from([*AgentHealth]))
 def test_heartbeat_sets_idle_or_degraded_and_never_error(agent: Agent, health: AgentHealth) -> None:
     heartbeat = RecordHeartbeat(zone_id=ZONE, agent_id=AGENT_ID, status=health)
-    after = rules.evaluate_liveness(rules.apply_heartbeat(agent, heartbeat, NOW), NOW).after
+    after = states.evaluate_liveness(states.apply_heartbeat(agent, heartbeat, NOW), NOW).after
     if agent.status is not State.TERMINATED:
         assert after.status is (State.DEGRADED if health is AgentHealth.DEGRADED else State.IDLE)
 
 
 def test_agent_that_awaits_first_contact_is_never_stale_before_it() -> None:
     command = Register(zone_id=ZONE, agent_id="fleet-1-3", awaits_first_contact=True)
-    agent = rules.register(command, None, RegistrationContext(None, None, ()), NOW)
+    agent = registration.register(command, None, RegistrationContext(None, None, ()), NOW)
     assert isinstance(agent, Agent)
     assert agent.look_at is None
     for now in (NOW, NOW + 179_999, NOW + 10**9):
-        assert not rules.is_stale(agent, now)
-    assert rules.evaluate_liveness(agent, NOW + 10**9).after == agent
-    contacted = rules.apply_heartbeat(agent, RecordHeartbeat(zone_id=ZONE, agent_id="fleet-1-3"), NOW + 10**9)
-    assert rules.needs_status_refresh(contacted, NOW + 10**9)
-    after = rules.evaluate_liveness(contacted, NOW + 10**9).after
+        assert not states.is_stale(agent, now)
+    assert states.evaluate_liveness(agent, NOW + 10**9).after == agent
+    contacted = states.apply_heartbeat(agent, RecordHeartbeat(zone_id=ZONE, agent_id="fleet-1-3"), NOW + 10**9)
+    assert states.needs_status_refresh(contacted, NOW + 10**9)
+    after = states.evaluate_liveness(contacted, NOW + 10**9).after
     assert after.look_at == NOW + 10**9 + 180_000
-    assert not rules.needs_status_refresh(after, NOW + 10**9)
-    assert rules.evaluate_liveness(after, NOW + 2 * 10**9).after.status is State.ERROR
+    assert not states.needs_status_refresh(after, NOW + 10**9)
+    assert states.evaluate_liveness(after, NOW + 2 * 10**9).after.status is State.ERROR
 
 
 @pytest.mark.parametrize("before", [None, agent_row(id="fleet-1-3", status=State.TERMINATED)])
 def test_only_the_server_registers_ids_of_fleet_members(before: Agent | None) -> None:
     command = Register(zone_id=ZONE, agent_id="fleet-1-3", caller=user_caller())
-    refused = rules.register(command, before, registration_context(), NOW)
+    refused = registration.register(command, before, registration_context(), NOW)
     assert isinstance(refused, Problem)
     assert refused.code == "agent_id_reserved"
-    registered = rules.register(command, agent_row(id="fleet-1-3"), registration_context(), NOW)
+    registered = registration.register(command, agent_row(id="fleet-1-3"), registration_context(), NOW)
     assert isinstance(registered, AgentChange), "a registered agent can be changed"
 
 
@@ -134,24 +136,24 @@ def test_only_the_server_terminates_agents_of_fleet_members() -> None:
     member = agent_row(id="fleet-1-3", created_by="server")
     for graceful in (True, False):
         command = Terminate(zone_id=ZONE, agent_id="fleet-1-3", caller=user_caller(), graceful=graceful)
-        refused = rules.termination_problem(command, member)
+        refused = registration.termination_problem(command, member)
         assert refused is not None
         assert (refused.code, refused.status) == ("agent_in_fleet", 409)
         assert "`qd member delete --fleet-id 1 --member-id 3`" in refused.detail
-        assert rules.termination_problem(replace(command, caller=None), member) is None
-        assert rules.termination_problem(command, replace(member, status=State.TERMINATED)) is None, (
+        assert registration.termination_problem(replace(command, caller=None), member) is None
+        assert registration.termination_problem(command, replace(member, status=State.TERMINATED)) is None, (
             "already terminated"
         )
-        assert rules.termination_problem(command, replace(member, created_by="ada")) is None
-        assert rules.termination_problem(command, replace(member, id="fleet-1-3b")) is None
+        assert registration.termination_problem(command, replace(member, created_by="ada")) is None
+        assert registration.termination_problem(command, replace(member, id="fleet-1-3b")) is None
 
 
 @given(agents(), st.booleans())
 def test_terminate_is_idempotent(agent: Agent, graceful: bool) -> None:
-    change = rules.terminate(agent, "done", NOW, graceful=graceful)
+    change = states.terminate(agent, "done", NOW, graceful=graceful)
     is_graceful_wait = graceful and agent.held > 0 and agent.status is not State.TERMINATED
     assert (change.after.status is State.TERMINATED) != is_graceful_wait
-    second_change = rules.terminate(change.after, "again", NOW + 1, graceful=graceful)
+    second_change = states.terminate(change.after, "again", NOW + 1, graceful=graceful)
     assert (second_change.after, second_change.event_type) == (change.after, None)
     if not is_graceful_wait:
         assert (change.after.draining, rules.free_slots(change.after)) == (0, 0)
@@ -165,7 +167,7 @@ def test_agent_in_error_terminated_draining_or_full_has_no_free_slots(agent: Age
     if agent.status is State.ERROR:
         # A claim shows that the agent is live.
         assert rules.free_slots(agent, is_claiming=True) == rules.free_slots(replace(agent, status=State.IDLE))
-    problem = rules.claim_problem(agent)
+    problem = states.claim_problem(agent)
     assert (problem is None) == (agent.status is not State.TERMINATED and not agent.draining)
 
 
@@ -180,12 +182,12 @@ def test_contact_of_a_waiting_agent_is_due_before_it_is_stale(agent: Agent) -> N
     waiting = WaitingAgent(
         agent.zone_id, agent.id, agent.status, agent.draining, agent.stale_threshold_seconds, agent.last_seen_at
     )
-    due_in = rules.ms_until_contact(waiting, NOW)
+    due_in = states.ms_until_contact(waiting, NOW)
     if agent.draining or agent.status in (State.ERROR, State.TERMINATED):
         assert due_in == 0
     elif due_in:
         assert NOW + due_in < agent.last_seen_at + agent.stale_threshold_seconds * 1_000
-    if rules.was_just_seen(agent, NOW):
+    if states.was_just_seen(agent, NOW):
         assert due_in or agent.draining or agent.status in (State.ERROR, State.TERMINATED)
 
 
@@ -203,7 +205,7 @@ def test_health_view_shows_staleness_before_any_status_refresh() -> None:
         (replace(stale_agent, launcher="local", held=0), False),
         (replace(stale_agent, status=State.TERMINATED), False),
     ):
-        view = rules.health_view(AgentHistory(agent, NOW, ()))
+        view = views.health_view(AgentHistory(agent, NOW, ()))
         assert view.is_stale is stale
         assert view.age_seconds == (NOW - agent.last_seen_at) / 1_000
 
@@ -211,20 +213,22 @@ def test_health_view_shows_staleness_before_any_status_refresh() -> None:
 def test_history_keeps_heartbeats_that_change_something_or_follow_an_old_entry() -> None:
     agent = agent_row(kept_at=NOW - HISTORY_INTERVAL_MS + 1)
     heartbeat = RecordHeartbeat(zone_id=ZONE, agent_id=AGENT_ID)
-    assert not rules.belongs_in_history(agent, heartbeat, NOW)
-    assert rules.belongs_in_history(agent, heartbeat, NOW + 1)
-    assert rules.belongs_in_history(agent, replace(heartbeat, status=AgentHealth.DEGRADED), NOW)
-    assert rules.belongs_in_history(agent, replace(heartbeat, current_task_id="t"), NOW)
-    assert not rules.belongs_in_history(agent, replace(heartbeat, progress_percent=3), NOW)
+    assert not states.belongs_in_history(agent, heartbeat, NOW)
+    assert states.belongs_in_history(agent, heartbeat, NOW + 1)
+    assert states.belongs_in_history(agent, replace(heartbeat, status=AgentHealth.DEGRADED), NOW)
+    assert states.belongs_in_history(agent, replace(heartbeat, current_task_id="t"), NOW)
+    assert not states.belongs_in_history(agent, replace(heartbeat, progress_percent=3), NOW)
 
 
 # -- registration and tokens -------------------------------------------------------------------------------------
 
 
 def test_update_contains_only_the_fields_of_the_body() -> None:
-    assert rules.update_from_body(RegisterBody()) == AgentUpdate()
-    update = rules.update_from_body(RegisterBody(capabilities=["b", "a", "b"], coordinator_enabled=False, model=None))
-    assert update == AgentUpdate(capabilities='["b","a"]', coordinator_enabled=0, model=None)
+    assert registration.update_from_body(RegisterBody()) == AgentUpdate()
+    body = RegisterBody(capabilities=["b", "a", "b"], coordinator_enabled=False, model=None)
+    assert registration.update_from_body(body) == AgentUpdate(
+        capabilities='["b","a"]', coordinator_enabled=0, model=None
+    )
 
 
 @given(

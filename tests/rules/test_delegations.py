@@ -10,10 +10,11 @@ import pytest
 from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, Caller
 from quarterdeck.core.errors import Invalid, Problem
 from quarterdeck.core.idempotency import KeyRecord
-from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import UNLIMITED_HOPS, Delegate, DelegateBody, DelegatedEdge, Edge, EdgeState
-from quarterdeck.domain.delegations.rules import CREATE_OPERATION, DELEGATION_STATES, DelegationBatchInput
+from quarterdeck.domain.delegations.rules import DELEGATION_STATES, states
 from quarterdeck.domain.delegations.rules.attenuation import requested_expiry
+from quarterdeck.domain.delegations.rules.constraints import build_command, normalize_body
+from quarterdeck.domain.delegations.rules.creation import CREATE_OPERATION, DelegationBatchInput
 from quarterdeck.domain.sessions.model import State
 from tests.support.builders import APP, NOW, ZONE, caller, session_row
 from tests.support.delegations import EDGE_EXPIRES_AT, decide, delegate_command, delegation_input, edge_row
@@ -353,7 +354,7 @@ def test_same_key_with_another_body_is_a_conflict_even_within_a_batch() -> None:
 
 def command_from_body(**body: object) -> Delegate:
     defaults: dict[str, object] = {"source_session_id": "a", "target_session_id": "b"}
-    return rules.build_command(msgspec.convert(defaults | body, DelegateBody), delegate_command("a", "b"))
+    return build_command(msgspec.convert(defaults | body, DelegateBody), delegate_command("a", "b"))
 
 
 def test_constraints_given_in_several_fields_are_combined_to_the_narrowest() -> None:
@@ -422,7 +423,7 @@ def test_equivalent_bodies_normalize_to_the_same_body() -> None:
         msgspec.convert({"source_session_id": "a", "target_session_id": "b", **fields}, DelegateBody)
         for fields in ({"constraints": {"x": 1}}, {"constraints_json": {"x": 1}, "idempotency_key": "k"})
     )
-    assert rules.normalize_body(first) == rules.normalize_body(second)
+    assert normalize_body(first) == normalize_body(second)
 
 
 # -- states ------------------------------------------------------------------------------------------------------
@@ -434,15 +435,15 @@ def test_revoked_and_expired_are_the_terminal_states_of_an_edge() -> None:
 
 
 def test_expired_edge_reads_as_expired_and_a_revoked_one_stays_revoked() -> None:
-    current = rules.with_current_status(edge_row("a", "b", expires_at=NOW), NOW)
+    current = states.with_current_status(edge_row("a", "b", expires_at=NOW), NOW)
     assert (current.status, current.ended_at, current.ended_reason) == (EdgeState.EXPIRED, NOW, "expired")
-    assert rules.with_current_status(edge_row("a", "b", expires_at=NOW + 1), NOW).status is EdgeState.ACTIVE
+    assert states.with_current_status(edge_row("a", "b", expires_at=NOW + 1), NOW).status is EdgeState.ACTIVE
     revoked = edge_row("a", "b", expires_at=NOW, status=EdgeState.REVOKED, ended_at=5)
-    assert rules.with_current_status(revoked, NOW) == revoked
+    assert states.with_current_status(revoked, NOW) == revoked
 
 
 def test_edge_view_has_both_names_of_fields_with_two_names() -> None:
-    view = rules.view(edge_row("a", "b", id="e", constraints_json='{"other":{"x":1}}', resources='["r"]'))
+    view = states.view(edge_row("a", "b", id="e", constraints_json='{"other":{"x":1}}', resources='["r"]'))
     assert view.id == view.delegation_edge_id == "e"
     assert view.source_session_id == view.source_agent_id == "a"
     assert view.target_session_id == view.target_agent_id == "b"

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.delegations.model import ChainEdge, GraphEdge
-from quarterdeck.domain.delegations.rules import Revocation, RevocationGraph, edges_by_level, find_orphaned
+from quarterdeck.domain.delegations.rules.graph import Revocation, RevocationGraph, edges_by_level, find_orphaned
 from quarterdeck.domain.delegations.rules.states import PARENT_REVOKED, REQUESTED, SESSION_ENDED
 from tests.support.builders import NOW, ZONE
 from tests.support.delegations import graph_edge

@@ -28,7 +28,8 @@ from quarterdeck.domain.invocations.model import (
     Start,
     State,
 )
-from quarterdeck.domain.invocations.rules import INVOCATION_STATES, BatchDecider, InvocationBatchInput, states
+from quarterdeck.domain.invocations.rules import INVOCATION_STATES, states
+from quarterdeck.domain.invocations.rules.decider import BatchDecider, InvocationBatchInput
 from quarterdeck.domain.invocations.rules.states import Attempt
 from quarterdeck.domain.sessions.model import State as SessionState
 from tests.support.builders import NOW, ZONE, caller, session_row

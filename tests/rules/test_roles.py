@@ -12,7 +12,8 @@ from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller, Role
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
 from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import ROLE_ASSIGNMENTS_MAX, ChangeRole, RoleAssignment, RoleAssignmentChange
-from quarterdeck.domain.zones.rules import PERMISSIONS, RoleAssignmentBatch, RoleCounts
+from quarterdeck.domain.zones.rules import PERMISSIONS, RoleAssignmentBatch
+from quarterdeck.domain.zones.rules.role_assignments import RoleCounts
 from tests.support.builders import NOW, ZONE
 from tests.support.permissions import ROLES_BY_PERMISSION
 

@@ -13,7 +13,6 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.core.webhook_signing import secret_deriver
-from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import (
     NO_SESSION,
     URL_MAX,
@@ -27,14 +26,18 @@ from quarterdeck.domain.services.model import (
     Update,
     UpdateServiceBody,
 )
-from quarterdeck.domain.services.rules import (
-    BatchChanges,
-    RegistrationBatchInput,
-    RegistrationDecider,
-    RegistrationRemoval,
-    ServiceBatchInput,
+from quarterdeck.domain.services.rules import endpoint_urls, states, unregister
+from quarterdeck.domain.services.rules.batch_changes import BatchChanges
+from quarterdeck.domain.services.rules.registration import RegistrationBatchInput, RegistrationDecider
+from quarterdeck.domain.services.rules.states import ServiceBatchInput
+from quarterdeck.domain.services.rules.unregister import RegistrationRemoval
+from quarterdeck.domain.services.rules.update import (
+    apply_heartbeat,
+    apply_update,
+    changed_fields,
+    update_from_body,
+    update_service,
 )
-from quarterdeck.domain.services.rules.update import changed_fields
 from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.zones.rules import zone_ended
 from tests.support.builders import APP, NOW, ZONE, admin, caller, session_row
@@ -54,7 +57,7 @@ replace = msgspec.structs.replace
      "http://a?query", "http://a/?", "https://xn--mnchen-3ya.de/%C3%BC", "http://a/" + "b" * (URL_MAX - 9)],
 )  # fmt: skip
 def test_valid_http_url_is_accepted_as_endpoint(url: str) -> None:
-    assert rules.endpoint_problem(url) is None
+    assert endpoint_urls.endpoint_problem(url) is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_valid_http_url_is_accepted_as_endpoint(url: str) -> None:
      "http://a/^", "http://a/|", "http://a/`", "http://a/[b]", "http://a/" + "b" * (URL_MAX - 8)],
 )  # fmt: skip
 def test_invalid_or_ambiguous_url_is_refused_as_endpoint(url: str) -> None:
-    problem = rules.endpoint_problem(url)
+    problem = endpoint_urls.endpoint_problem(url)
     assert isinstance(problem, Invalid)
     assert (problem.code, problem.members) == ("invalid_endpoint_url", {"field": "endpoint_url"})
 
@@ -83,22 +86,22 @@ def test_invalid_or_ambiguous_url_is_refused_as_endpoint(url: str) -> None:
      "http://0x7f.1/", "http://0177.0.0.1/", "https://metadata.google.internal/", "http://0/"],
 )  # fmt: skip
 def test_push_to_a_private_address_is_refused_unless_allowed(url: str) -> None:
-    assert rules.endpoint_problem(url) is None, "a pull worker may have a private address"
-    problem = rules.push_problem(url, private_allowed=False)
+    assert endpoint_urls.endpoint_problem(url) is None, "a pull worker may have a private address"
+    problem = endpoint_urls.push_problem(url, private_allowed=False)
     assert isinstance(problem, Invalid)
     assert (problem.code, problem.members["field"]) == ("invalid_endpoint_url", "endpoint_url")
-    assert rules.push_problem(url, private_allowed=True) is None
+    assert endpoint_urls.push_problem(url, private_allowed=True) is None
 
 
 @pytest.mark.parametrize("url", ["http://example.com/", "https://8.8.8.8:8443/x?y", "http://[2606:4700::1111]/"])
 def test_push_to_a_public_host_is_allowed(url: str) -> None:
-    assert rules.push_problem(url, private_allowed=False) is None
+    assert endpoint_urls.push_problem(url, private_allowed=False) is None
 
 
 @settings(deadline=None)
 @given(st.text(max_size=60) | st.text("htps:/.@[]#?%\\127localx0", max_size=40).map(lambda t: f"http://{t}"))
 def test_any_text_is_checked_without_error_and_accepted_urls_have_one_ascii_host(url: str) -> None:
-    if rules.endpoint_problem(url) is None:
+    if endpoint_urls.endpoint_problem(url) is None:
         authority = url.partition("://")[2].partition("/")[0].partition("?")[0]
         assert authority
         assert url.isascii()
@@ -338,8 +341,8 @@ def test_service_resolves_by_id_or_through_a_live_registered_session() -> None:
         (*service.ref, session_id) for service in (registered, unregistered) for session_id in (registrant.id, ended.id)
     }
     loaded = ServiceBatchInput(NOW, sessions, BatchChanges([registered, unregistered, dead]), registrations)
-    assert rules.resolve_service(loaded, registered.ref, None) == registered
-    assert rules.resolve_service(loaded, registered.ref, registrant.id) == registered
+    assert states.resolve_service(loaded, registered.ref, None) == registered
+    assert states.resolve_service(loaded, registered.ref, registrant.id) == registered
     missing: list[tuple[Ref, str | None]] = [
         (unregistered.ref, None),
         (dead.ref, None),
@@ -348,10 +351,10 @@ def test_service_resolves_by_id_or_through_a_live_registered_session() -> None:
     ]
     missing += [(registered.ref, other.id), (registered.ref, ended.id), (unregistered.ref, registrant.id)]
     for ref, session_id in missing:
-        assert problem_code(rules.resolve_service(loaded, ref, session_id)) == "agent_service_not_found"
-    assert problem_code(rules.resolve_service(loaded, registered.ref, "unknown")) == "agent_not_found"
-    assert problem_code(rules.no_services_problem(loaded, ZONE, registrant.id)) == "agent_service_not_found"
-    assert problem_code(rules.no_services_problem(loaded, ZONE, "unknown")) == "agent_not_found"
+        assert problem_code(states.resolve_service(loaded, ref, session_id)) == "agent_service_not_found"
+    assert problem_code(states.resolve_service(loaded, registered.ref, "unknown")) == "agent_not_found"
+    assert problem_code(states.no_services_problem(loaded, ZONE, registrant.id)) == "agent_service_not_found"
+    assert problem_code(states.no_services_problem(loaded, ZONE, "unknown")) == "agent_not_found"
 
 
 @pytest.mark.parametrize(
@@ -360,7 +363,7 @@ def test_service_resolves_by_id_or_through_a_live_registered_session() -> None:
      (caller("x", "coordinator.spawn_for:other"), False), (caller("x", "coordinator.delegate_from:app"), False)],
 )  # fmt: skip
 def test_only_its_application_or_a_permitted_caller_may_change_a_service(as_caller: Caller, allowed: bool) -> None:
-    assert (rules.ownership_problem(as_caller, service_row()) is None) is allowed
+    assert (states.ownership_problem(as_caller, service_row()) is None) is allowed
 
 
 # -- update ------------------------------------------------------------------------------------------------------
@@ -373,7 +376,7 @@ def update_command(update: ServiceUpdate | None = None, *, rotate_secret: bool =
 
 
 def decide_update(command: Update, before: Service) -> RegisteredService:
-    outcome = rules.update_service(command, before, NOW, private_allowed=False)
+    outcome = update_service(command, before, NOW, private_allowed=False)
     assert isinstance(outcome, RegisteredService)
     return outcome
 
@@ -393,7 +396,7 @@ def test_update_of_one_field_leaves_the_others_unchanged() -> None:
         assert after == replace(before, updated_at=NOW, **{name: value}, **side_effects)
         assert changed_fields(before, after) == (name, *side_effects)
     assert decide_update(update_command(), before) == RegisteredService(before)
-    cleared = rules.apply_update(replace(before, framework_name="f"), ServiceUpdate(framework_name=None))
+    cleared = apply_update(replace(before, framework_name="f"), ServiceUpdate(framework_name=None))
     assert cleared.framework_name is None
 
 
@@ -417,34 +420,32 @@ def test_turning_push_on_again_returns_a_new_secret(rotate_secret: bool) -> None
 def test_update_cannot_turn_on_push_to_a_private_address() -> None:
     private = service_row(endpoint_url="http://[::1]/")
     command = update_command(ServiceUpdate(delivery=DeliveryMode.PUSH))
-    assert problem_code(rules.update_service(command, private, NOW, private_allowed=False)) == "invalid_endpoint_url"
-    assert isinstance(rules.update_service(command, private, NOW, private_allowed=True), RegisteredService)
+    assert problem_code(update_service(command, private, NOW, private_allowed=False)) == "invalid_endpoint_url"
+    assert isinstance(update_service(command, private, NOW, private_allowed=True), RegisteredService)
     # A service with push from before the restriction can still change other fields and turn push off.
     pushed = replace(private, delivery=DeliveryMode.PUSH)
     for update in (ServiceUpdate(health=ServiceHealth.HEALTHY), ServiceUpdate(delivery=DeliveryMode.PULL)):
-        assert isinstance(
-            rules.update_service(update_command(update), pushed, NOW, private_allowed=False), RegisteredService
-        )
+        assert isinstance(update_service(update_command(update), pushed, NOW, private_allowed=False), RegisteredService)
 
 
 # -- request bodies ----------------------------------------------------------------------------------------------
 
 
 def test_empty_body_changes_no_field() -> None:
-    assert rules.update_from_body(UpdateServiceBody()) == ServiceUpdate()
-    assert rules.update_from_body(ServiceHeartbeatBody()) == ServiceUpdate()
+    assert update_from_body(UpdateServiceBody()) == ServiceUpdate()
+    assert update_from_body(ServiceHeartbeatBody()) == ServiceUpdate()
 
 
 def test_alias_and_field_may_both_be_given_only_with_equal_values() -> None:
     expected = ServiceUpdate(metadata_json='{"a":1}')
-    assert rules.update_from_body(UpdateServiceBody(metadata={"a": 1})) == expected
-    assert rules.update_from_body(UpdateServiceBody(metadata_json={"a": 1})) == expected
-    assert rules.update_from_body(UpdateServiceBody(metadata_json={"a": 1}, metadata={"a": 1})) == expected
-    assert rules.update_from_body(ServiceHeartbeatBody(status=ServiceHealth.HEALTHY)) == ServiceUpdate(
+    assert update_from_body(UpdateServiceBody(metadata={"a": 1})) == expected
+    assert update_from_body(UpdateServiceBody(metadata_json={"a": 1})) == expected
+    assert update_from_body(UpdateServiceBody(metadata_json={"a": 1}, metadata={"a": 1})) == expected
+    assert update_from_body(ServiceHeartbeatBody(status=ServiceHealth.HEALTHY)) == ServiceUpdate(
         health=ServiceHealth.HEALTHY
     )
     assert (
-        rules.update_from_body(ServiceHeartbeatBody(health=ServiceHealth.HEALTHY, status=ServiceHealth.HEALTHY)).health
+        update_from_body(ServiceHeartbeatBody(health=ServiceHealth.HEALTHY, status=ServiceHealth.HEALTHY)).health
         is ServiceHealth.HEALTHY
     )
     for body in (
@@ -452,7 +453,7 @@ def test_alias_and_field_may_both_be_given_only_with_equal_values() -> None:
         ServiceHeartbeatBody(health=ServiceHealth.HEALTHY, status=ServiceHealth.STARTING),
     ):
         with pytest.raises(Invalid, match="different values"):
-            rules.update_from_body(body)
+            update_from_body(body)
 
 
 # -- heartbeats --------------------------------------------------------------------------------------------------
@@ -460,16 +461,16 @@ def test_alias_and_field_may_both_be_given_only_with_equal_values() -> None:
 
 def test_heartbeat_updates_only_its_time_and_active_invocations() -> None:
     before = service_row(active_invocations=2)
-    assert rules.apply_heartbeat(before, ServiceUpdate(), NOW) == replace(before, last_heartbeat_at=NOW)
-    after = rules.apply_heartbeat(before, ServiceUpdate(active_invocations=5, health=before.health), NOW)
+    assert apply_heartbeat(before, ServiceUpdate(), NOW) == replace(before, last_heartbeat_at=NOW)
+    after = apply_heartbeat(before, ServiceUpdate(active_invocations=5, health=before.health), NOW)
     assert after == replace(before, last_heartbeat_at=NOW, active_invocations=5)
 
 
 def test_heartbeat_with_health_or_metadata_updates_them() -> None:
     before = service_row()
     for update in (ServiceUpdate(health=ServiceHealth.HEALTHY), ServiceUpdate(metadata_json='{"a":1}')):
-        after = rules.apply_heartbeat(before, update, NOW)
-        assert after == replace(rules.apply_update(before, update), last_heartbeat_at=NOW, updated_at=NOW)
+        after = apply_heartbeat(before, update, NOW)
+        assert after == replace(apply_update(before, update), last_heartbeat_at=NOW, updated_at=NOW)
 
 
 # -- unregistration ----------------------------------------------------------------------------------------------
@@ -477,22 +478,22 @@ def test_heartbeat_with_health_or_metadata_updates_them() -> None:
 
 def test_service_without_registrations_is_unregistered_exactly_once() -> None:
     service = service_row(agent_id="s1")
-    event = rules.apply_removal(RegistrationRemoval(service, {"s1"}, False, None), "reason", NOW)
+    event = unregister.apply_removal(RegistrationRemoval(service, {"s1"}, False, None), "reason", NOW)
     assert event is not None
     assert (event.verb, event.reason, event.before) == ("unregister", "reason", service)
     assert event.service == replace(service, unregistered_at=NOW, updated_at=NOW, is_live=0)
-    assert not rules.is_registered(event.service)
-    assert rules.apply_removal(RegistrationRemoval(event.service, {"s1"}, False, None), "reason", NOW) is None
+    assert not states.is_registered(event.service)
+    assert unregister.apply_removal(RegistrationRemoval(event.service, {"s1"}, False, None), "reason", NOW) is None
 
 
 def test_service_with_other_registrations_stays_and_gets_a_new_leader() -> None:
     service = service_row(agent_id="s1")
-    event = rules.apply_removal(RegistrationRemoval(service, {"s1"}, True, "s2"), "reason", NOW)
+    event = unregister.apply_removal(RegistrationRemoval(service, {"s1"}, True, "s2"), "reason", NOW)
     assert event is not None
     assert (event.verb, event.changed_fields, event.service.agent_id) == ("change", ("agent_id",), "s2")
-    follower = rules.apply_removal(RegistrationRemoval(service, {"s3"}, True, "s1"), "reason", NOW)
+    follower = unregister.apply_removal(RegistrationRemoval(service, {"s3"}, True, "s1"), "reason", NOW)
     assert follower is not None
     assert (follower.verb, follower.changed_fields, follower.service.agent_id) == ("change", (), "s1")
-    application = rules.apply_removal(RegistrationRemoval(service, {"s1"}, True, None), "reason", NOW)
+    application = unregister.apply_removal(RegistrationRemoval(service, {"s1"}, True, None), "reason", NOW)
     assert application is not None
     assert (application.verb, application.service.agent_id) == ("change", None)

@@ -12,7 +12,8 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import DAY, MINUTE, SECOND, iso
 from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.domain.sessions.model import Session, Spawned, State, TreeNode
-from quarterdeck.domain.sessions.rules import BOUNDS, Count, SpawnBatchInput, admit
+from quarterdeck.domain.sessions.rules import BOUNDS
+from quarterdeck.domain.sessions.rules.admission import Count, SpawnBatchInput, admit
 from quarterdeck.domain.sessions.rules.explain import explain_spawn, explain_state, suspended_by
 from quarterdeck.domain.zones.model import Limits, ZoneAdmissionState
 from tests.support.builders import APP, MAX_LIMITS, NOW, ZONE, admin, caller, session_row, spawn_command, spawn_input

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from quarterdeck.core.clock import DAY, MINUTE, SECOND
-from quarterdeck.domain.webhooks import rules
 from quarterdeck.domain.webhooks.model import (
     Delivery,
     DeliveryState,
@@ -19,7 +18,7 @@ from quarterdeck.domain.webhooks.model import (
     Endpoint,
     ReportAttempt,
 )
-from quarterdeck.domain.webhooks.rules import event_types, states
+from quarterdeck.domain.webhooks.rules import endpoints, event_types, states
 from quarterdeck.domain.webhooks.rules.endpoints import url_host
 from quarterdeck.domain.webhooks.rules.payloads import Payload, build_payload
 from quarterdeck.domain.webhooks.rules.states import DELIVERY_STATES, RetrySchedule
@@ -108,10 +107,10 @@ def test_retried_failure_is_no_alert_and_other_events_have_no_payload() -> None:
 
 
 def test_types_are_deduplicated_and_unknown_types_are_refused() -> None:
-    assert rules.normalize_types(None) == ("task.status_changed", "alert")
-    assert rules.normalize_types(["*", "*", "agent.stale"]) == ("*", "agent.stale")
-    assert rules.types_problem(event_types.ALLOWED_TYPES) is None
-    refused = rules.types_problem(["*", "task.finished"])
+    assert endpoints.normalize_types(None) == ("task.status_changed", "alert")
+    assert endpoints.normalize_types(["*", "*", "agent.stale"]) == ("*", "agent.stale")
+    assert endpoints.types_problem(event_types.ALLOWED_TYPES) is None
+    refused = endpoints.types_problem(["*", "task.finished"])
     assert refused is not None
     assert (refused.code, refused.members["field"]) == ("invalid_webhook_type", "types")
 
@@ -226,7 +225,7 @@ def test_endpoint_is_disabled_when_gone_or_failing_too_long(
     ],
 )  # fmt: skip
 def test_private_or_non_https_url_is_refused(url: str) -> None:
-    problem = rules.url_problem(url, private_allowed=False)
+    problem = endpoints.url_problem(url, private_allowed=False)
     assert problem is not None
     assert (problem.code, problem.members["field"]) == ("invalid_webhook_url", "url")
     assert problem.detail.endswith(".") and ".." not in problem.detail
@@ -234,9 +233,9 @@ def test_private_or_non_https_url_is_refused(url: str) -> None:
 
 def test_public_https_url_is_accepted_and_private_http_only_if_allowed() -> None:
     for url in ("https://example.com/hook?x=1", "https://93.184.216.34:8443/", "HTTPS://Example.com"):
-        assert rules.url_problem(url, private_allowed=False) is None
-    assert rules.url_problem("http://127.0.0.1:9/", private_allowed=True) is None
-    assert rules.url_problem("ftp://127.0.0.1/", private_allowed=True) is not None
+        assert endpoints.url_problem(url, private_allowed=False) is None
+    assert endpoints.url_problem("http://127.0.0.1:9/", private_allowed=True) is None
+    assert endpoints.url_problem("ftp://127.0.0.1/", private_allowed=True) is not None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, Zone, ZoneUsage
+from quarterdeck.domain.zones.rules import limits
 
 NAMES = tuple(CEILINGS)
 DOCUMENTED_CEILINGS = {
@@ -52,7 +53,7 @@ def test_unknown_limit_is_refused() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_override_sets_one_limit_and_keeps_the_other_defaults(name: str) -> None:
     defaults = Limits()
-    effective = rules.effective_limits(overrides_from(f'{{"{name}": 3}}'), defaults)
+    effective = limits.effective_limits(overrides_from(f'{{"{name}": 3}}'), defaults)
     assert effective == msgspec.structs.replace(defaults, **{name: 3})
 
 
@@ -60,24 +61,24 @@ def test_override_sets_one_limit_and_keeps_the_other_defaults(name: str) -> None
 def test_default_or_stored_override_above_the_ceiling_is_capped(name: str) -> None:
     # A ceiling may have been lowered since the override was stored.
     beyond = {name: CEILINGS[name] + 1}
-    assert getattr(rules.effective_limits(Overrides(**beyond), Limits()), name) == CEILINGS[name]
-    assert getattr(rules.effective_limits(Overrides(), Limits(**beyond)), name) == CEILINGS[name]
+    assert getattr(limits.effective_limits(Overrides(**beyond), Limits()), name) == CEILINGS[name]
+    assert getattr(limits.effective_limits(Overrides(), Limits(**beyond)), name) == CEILINGS[name]
 
 
 def test_merge_sets_given_limits_removes_null_ones_and_keeps_the_rest() -> None:
     old = overrides_from('{"max_depth": 1, "max_children": 2, "max_sessions": 3}')
-    merged = rules.merge_overrides(old, overrides_from('{"max_depth": 9, "max_children": null, "max_concurrent": 4}'))
+    merged = limits.merge_overrides(old, overrides_from('{"max_depth": 9, "max_children": null, "max_concurrent": 4}'))
     assert merged == Overrides(max_depth=9, max_sessions=3, max_concurrent=4)
     assert merged.max_children is UNSET
-    assert rules.merge_overrides(old, Overrides()) == old
+    assert limits.merge_overrides(old, Overrides()) == old
 
 
 def test_only_overridden_limits_are_stored_and_they_round_trip() -> None:
     overrides = overrides_from('{"max_depth": 0, "max_sessions": 3}')
-    text = rules.encode_overrides(overrides)
+    text = limits.encode_overrides(overrides)
     assert msgspec.json.decode(text) == {"max_depth": 0, "max_sessions": 3}
-    assert rules.overrides_of_zone(zone(text)) == overrides
-    assert rules.encode_overrides(Overrides()) == "{}"
+    assert limits.overrides_of_zone(zone(text)) == overrides
+    assert limits.encode_overrides(Overrides()) == "{}"
 
 
 @pytest.mark.parametrize(("frozen", "expected"), [(0, False), (1, True)])
@@ -85,11 +86,11 @@ def test_admission_has_the_effective_limits_and_the_frozen_flag(frozen: int, exp
     admission = rules.zone_admission_state(zone('{"max_depth": 2}', frozen), Limits(max_children=7))
     assert admission.frozen is expected
     assert admission.limits == Limits(max_depth=2, max_children=7)
-    assert rules.view(zone(frozen=frozen)).frozen is expected
+    assert limits.view(zone(frozen=frozen)).frozen is expected
 
 
 def test_quotas_view_has_limits_overrides_ceilings_and_usage() -> None:
-    view = rules.quotas_view(ZoneUsage(zone('{"max_depth": 2}'), 5, 4), Limits())
+    view = limits.quotas_view(ZoneUsage(zone('{"max_depth": 2}'), 5, 4), Limits())
     assert view.limits == Limits(max_depth=2)
     assert view.overrides == Overrides(max_depth=2)
     assert view.ceilings == DOCUMENTED_CEILINGS
@@ -98,5 +99,5 @@ def test_quotas_view_has_limits_overrides_ceilings_and_usage() -> None:
 
 
 def test_zone_view_has_iso_timestamps() -> None:
-    view = rules.view(zone())
+    view = limits.view(zone())
     assert (view.created_at, view.updated_at) == ("1970-01-01T00:00:00.000Z", "1970-01-01T00:00:01.500Z")

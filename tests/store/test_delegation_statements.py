@@ -13,8 +13,8 @@ import pytest
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.model import Edge, EdgeState
+from quarterdeck.domain.delegations.operations import reads
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.sweeps import RETENTION
 from quarterdeck.domain.sessions.model import SessionRef, Terminate
@@ -45,7 +45,7 @@ async def record_workload(url: str) -> AsyncIterator[dict[str, BoundStatement]]:
     await harness.traverse(first)
     await harness.explain(second)
     ref = SessionRef(ZONE, b.id)
-    await runtime.engine.read(lambda tx: delegations.read_authority(tx, ref), zones=[ZONE])
+    await runtime.engine.read(lambda tx: reads.read_authority(tx, ref), zones=[ZONE])
     expired = await harness.delegate(a, d)
     harness.expire_edges(expired)
     await harness.run_sweep()

@@ -26,7 +26,8 @@ from quarterdeck.domain.agents.model import (
     State,
     Terminate,
 )
-from quarterdeck.domain.agents.rules import update_from_body
+from quarterdeck.domain.agents.operations import reads
+from quarterdeck.domain.agents.rules.registration import update_from_body
 from quarterdeck.domain.agents.sweeps import HEARTBEAT_RETENTION, AgentRetention, sweeps
 from quarterdeck.domain.tasks.operations import coordinator_queries
 from quarterdeck.domain.zones import operations as zones
@@ -136,14 +137,14 @@ class AgentHarness:
 
     async def read(self, agent_id: str = AGENT_ID, caller: Caller | None = None) -> Agent:
         ref = ShowAgent(**_identity(agent_id, caller or admin()))
-        [found] = await self.runtime.engine.read(lambda tx: agents.show_agents(tx, [ref]), zones=[ZONE])
+        [found] = await self.runtime.engine.read(lambda tx: reads.show_agents(tx, [ref]), zones=[ZONE])
         if not isinstance(found, AgentResult):
             raise found if isinstance(found, Exception) else AssertionError(found)
         return found.agent
 
     async def read_history(self, agent_id: str = AGENT_ID) -> AgentHistory:
         ref = ShowAgent(**_identity(agent_id, admin()))
-        return await self.runtime.engine.read(lambda tx: agents.load_history(tx, ref), zones=[ZONE])
+        return await self.runtime.engine.read(lambda tx: reads.load_history(tx, ref), zones=[ZONE])
 
     async def list_ids(self, caller: Caller | None = None, **fields: object) -> list[str]:
         defaults: dict[str, object] = {"zone_id": ZONE, "limit": 500, "caller": caller or admin()}

@@ -10,7 +10,7 @@ import msgspec
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions.model import Session, Spawn, State
-from quarterdeck.domain.sessions.rules import Count, CountKey, SpawnBatchInput
+from quarterdeck.domain.sessions.rules.admission import Count, CountKey, SpawnBatchInput
 from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmissionState
 
 ZONE = "z"

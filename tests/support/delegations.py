@@ -12,7 +12,6 @@ from quarterdeck.core.clock import system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.core.ids import Ref, new_id
-from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.component import Delegations
 from quarterdeck.domain.delegations.model import (
     Authority,
@@ -29,7 +28,9 @@ from quarterdeck.domain.delegations.model import (
     RevokeResult,
     Traversal,
 )
-from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider, is_active
+from quarterdeck.domain.delegations.operations import reads
+from quarterdeck.domain.delegations.rules.creation import DelegationBatchInput, DelegationDecider
+from quarterdeck.domain.delegations.rules.states import is_active
 from quarterdeck.domain.delegations.rules.topological_order import (
     RANK_GAP,
     RespaceRequest,
@@ -253,19 +254,19 @@ class DelegationHarness:
     async def list_edges(self, **fields: object) -> list[Edge]:
         defaults: dict[str, object] = {"zone_id": ZONE, "limit": 500}
         filters = build_struct(EdgeFilter, **(defaults | fields))
-        return await self.runtime.engine.read(lambda tx: delegations.list_edges(tx, filters), zones=[filters.zone_id])
+        return await self.runtime.engine.read(lambda tx: reads.list_edges(tx, filters), zones=[filters.zone_id])
 
     async def traverse(self, edge: Edge, limit: int = 1_000) -> Traversal:
         ref = EdgeRef(edge.zone_id, edge.id)
-        return await self.runtime.engine.read(lambda tx: delegations.traverse(tx, ref, limit), zones=[edge.zone_id])
+        return await self.runtime.engine.read(lambda tx: reads.traverse(tx, ref, limit), zones=[edge.zone_id])
 
     async def read_authority(self, session: Session) -> Authority:
         ref = SessionRef(session.zone_id, session.id)
-        return await self.runtime.engine.read(lambda tx: delegations.read_authority(tx, ref), zones=[ref.zone_id])
+        return await self.runtime.engine.read(lambda tx: reads.read_authority(tx, ref), zones=[ref.zone_id])
 
     async def explain(self, edge: Edge) -> EdgeExplanation:
         ref = EdgeRef(edge.zone_id, edge.id)
-        return await self.runtime.engine.read(lambda tx: delegations.explain(tx, ref), zones=[ref.zone_id])
+        return await self.runtime.engine.read(lambda tx: reads.explain(tx, ref), zones=[ref.zone_id])
 
     async def run_sweep(self, name: str = EXPIRY, batch: int = 500, days: float = 90.0) -> int:
         settings = DelegationSettings(delegation_sweep_batch=batch, delegation_retention_days=days)

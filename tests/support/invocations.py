@@ -24,7 +24,7 @@ from quarterdeck.domain.invocations.model import (
 )
 from quarterdeck.domain.invocations.operations.long_poll import ClaimPoll
 from quarterdeck.domain.services.model import Register
-from quarterdeck.domain.services.operations import Registrar
+from quarterdeck.domain.services.operations.register import Registrar
 from tests.support.builders import ZONE, admin
 from tests.support.runtime import RuntimeHarness
 from tests.support.structs import build_struct

@@ -11,7 +11,7 @@ from quarterdeck.domain.invocations.background.push_delivery import PushDeps, Pu
 from quarterdeck.domain.invocations.model import Invocation, InvocationSettings
 from quarterdeck.domain.invocations.rules.states import ENDED_STATES
 from quarterdeck.domain.services.model import DeliveryMode, ServiceUpdate
-from quarterdeck.domain.services.operations import Registrar
+from quarterdeck.domain.services.operations.register import Registrar
 from quarterdeck.engine.outbound_http import ALLOW_PRIVATE, OutboundClient
 from tests.support.builders import ZONE
 from tests.support.eventually import eventually

@@ -23,9 +23,9 @@ from quarterdeck.domain.agents.model import AgentTokenClaims
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.component import Invocations
 from quarterdeck.domain.invocations.model import Invocation, InvocationSettings, ShowInvocation
+from quarterdeck.domain.invocations.operations import reads as invocation_reads
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.services.component import Services
-from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.component import Sessions
 from quarterdeck.domain.sessions.model import (
     Receipt,
@@ -42,6 +42,7 @@ from quarterdeck.domain.sessions.model import (
     TerminateResult,
     Verb,
 )
+from quarterdeck.domain.sessions.operations import reads as session_reads
 from quarterdeck.domain.sessions.sweeps import TTL, sweeps as session_sweeps
 from quarterdeck.domain.tasks.component import Tasks
 from quarterdeck.domain.tasks.model.rows import TaskSettings
@@ -185,7 +186,7 @@ class RuntimeHarness:
         return await self.read_receipt(await self.cascade_runner.terminate(command))
 
     async def read_receipt(self, result: TerminateResult) -> Receipt:
-        return await self.engine.read(lambda tx: sessions.build_receipt(tx, result, 0), zones=[result.zone_id])
+        return await self.engine.read(lambda tx: session_reads.build_receipt(tx, result, 0), zones=[result.zone_id])
 
     async def suspend(self, session: Session) -> int:
         return await self._set_suspended(session, Verb.SUSPEND)
@@ -212,13 +213,13 @@ class RuntimeHarness:
     async def list_sessions(self, **fields: object) -> list[Session]:
         defaults: dict[str, object] = {"zone_id": ZONE, "limit": 500}
         filters = build_struct(SessionFilter, **(defaults | fields))
-        return await self.engine.read(lambda tx: sessions.list_sessions(tx, filters), zones=[filters.zone_id])
+        return await self.engine.read(lambda tx: session_reads.list_sessions(tx, filters), zones=[filters.zone_id])
 
     async def read_subtree(self, session: Session, bearer: Bearer | None = None) -> list[Session]:
         return await self.read_subtree_by_ref(SessionRef(session.zone_id, session.id, bearer))
 
     async def read_subtree_by_ref(self, ref: SessionRef) -> list[Session]:
-        return await self.engine.read(lambda tx: sessions.list_subtree(tx, ref), zones=[ref.zone_id])
+        return await self.engine.read(lambda tx: session_reads.list_subtree(tx, ref), zones=[ref.zone_id])
 
     def sweep_runner(self, batch: int = 500) -> SweepRunner:
         return SweepRunner(
@@ -232,7 +233,7 @@ class RuntimeHarness:
 
     async def read_invocation(self, zone_id: str, invocation_id: str) -> Invocation:
         ref = ShowInvocation(zone_id, invocation_id)
-        [found] = await self.engine.read(lambda tx: invocations.show(tx, [ref]), zones=[zone_id])
+        [found] = await self.engine.read(lambda tx: invocation_reads.show(tx, [ref]), zones=[zone_id])
         assert isinstance(found, Invocation)
         return found
 

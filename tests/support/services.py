@@ -29,6 +29,7 @@ from quarterdeck.domain.services.model import (
     Unregister,
     Update,
 )
+from quarterdeck.domain.services.operations import reads
 from quarterdeck.domain.sessions.component import Sessions
 from quarterdeck.domain.sessions.model import Session, SessionSettings, StopZone, Suspend, Terminate, Verb
 from quarterdeck.engine.event_log import Event
@@ -135,7 +136,7 @@ class ServiceHarness:
     async def list_services(self, **fields: object) -> list[Service]:
         defaults: dict[str, object] = {"zone_id": ZONE, "limit": 500}
         filters = build_struct(ServiceFilter, **(defaults | fields))
-        return await self.engine.read(lambda tx: services.list_services(tx, filters), zones=zones_of([filters]))
+        return await self.engine.read(lambda tx: reads.list_services(tx, filters), zones=zones_of([filters]))
 
     async def load_registered(self, *refs: tuple[str, str]) -> dict[tuple[str, str], Service]:
         """Load services as other components do."""

@@ -15,10 +15,12 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.access.operations import require_permission, role_assignments
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.model import InvocationFilter, OwnerKind, ShowInvocation, State as InvocationState
+from quarterdeck.domain.invocations.operations import on_session_ended, reads
 from quarterdeck.domain.invocations.operations.long_poll import load_ready_services, new_claim_poll
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN as INVOCATION_ORPHAN, SETTLE
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
-from quarterdeck.domain.sessions.operations import Explainer, retention_statements
+from quarterdeck.domain.sessions.operations.explain import Explainer
+from quarterdeck.domain.sessions.operations.retention import retention_statements
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, CountReconciler
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import ChangeRole, RoleAssignmentFilter, SetZoneFrozen, ShowZone
@@ -166,23 +168,23 @@ async def run_invocation_workload(runtime: RuntimeHarness, root: Session) -> Non
     await runtime.suspend(root)
     await runtime.resume(root)
     ref = ShowInvocation(ZONE, row.id)
-    await runtime.engine.read(lambda tx: invocations.explain(tx, ref), zones=[ZONE])
+    await runtime.engine.read(lambda tx: reads.explain(tx, ref), zones=[ZONE])
     for service_id in (service.service_id, None):
         filters = InvocationFilter(ZONE, 10, "ffffffff", InvocationState.RUNNING, service_id)
-        await runtime.engine.read(partial(invocations.list_invocations, filters=filters), zones=[ZONE])
+        await runtime.engine.read(partial(reads.list_invocations, filters=filters), zones=[ZONE])
     await runtime.engine.read(lambda tx: load_ready_services(tx, [(ZONE, service.service_id)]), zones=[ZONE])
     sweeper = runtime.invocation_sweep_runner()
     await runtime.engine.transact(lambda tx: add_backlog(tx, root), zones=[ZONE])
     for name in (DEADLINE, SETTLE, INVOCATION_ORPHAN):
         await sweeper.run_now(name)
-    await runtime.cross_zone_engine.read(lambda tx: invocations.find_services_to_push(tx, 10))
+    await runtime.cross_zone_engine.read(lambda tx: reads.find_services_to_push(tx, 10))
     await runtime.cross_zone_engine.read(lambda tx: invocations.find_unreferenced_services(tx, DAY, 10))
-    await delete_past_retention(runtime.cross_zone_engine, DAY, invocations.retention_statements)(10)
+    await delete_past_retention(runtime.cross_zone_engine, DAY, reads.retention_statements)(10)
 
 
 async def add_backlog(tx: Transaction, root: Session) -> None:
     await tx.read(zones.lock_statement(tx, [ZONE]))
-    invocations.add_backlogs(tx, OwnerKind.SESSION, [(ZONE, root.id)])
+    on_session_ended.add_backlogs(tx, OwnerKind.SESSION, [(ZONE, root.id)])
 
 
 async def run_termination_workload(runtime: RuntimeHarness, root: Session) -> None:

@@ -12,7 +12,6 @@ from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.webhook_signing import secret_deriver
 from quarterdeck.domain.services.model import ServiceSettings
-from quarterdeck.domain.webhooks import operations as webhooks
 from quarterdeck.domain.webhooks.background.delivery_worker import DeliveryDeps, DeliveryWorker
 from quarterdeck.domain.webhooks.background.event_fanout import SINK_NAME, FanoutWakeups, WebhookFanout
 from quarterdeck.domain.webhooks.component import Webhooks
@@ -31,6 +30,7 @@ from quarterdeck.domain.webhooks.model import (
     Update,
     WebhookSettings,
 )
+from quarterdeck.domain.webhooks.operations import cleanup, reads
 from quarterdeck.domain.webhooks.rules.states import RetrySchedule
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
@@ -85,9 +85,7 @@ class WebhookHarness:
 
     async def read_endpoint(self, endpoint: Endpoint, caller: Caller | None = None) -> Endpoint:
         filters = EndpointFilter(endpoint.zone_id, caller or admin(endpoint.zone_id), endpoint.id)
-        [row] = await self.runtime.engine.read(
-            lambda tx: webhooks.list_endpoints(tx, filters), zones=[endpoint.zone_id]
-        )
+        [row] = await self.runtime.engine.read(lambda tx: reads.list_endpoints(tx, filters), zones=[endpoint.zone_id])
         return row
 
     # -- events
@@ -136,9 +134,7 @@ class WebhookHarness:
     async def deliveries(self, endpoint: Endpoint, limit: int = 1_000) -> list[Delivery]:
         """Oldest first."""
         filters = DeliveryFilter(endpoint.zone_id, endpoint.id, admin(endpoint.zone_id), limit)
-        rows = await self.runtime.engine.read(
-            lambda tx: webhooks.list_deliveries(tx, filters), zones=[endpoint.zone_id]
-        )
+        rows = await self.runtime.engine.read(lambda tx: reads.list_deliveries(tx, filters), zones=[endpoint.zone_id])
         return rows[::-1]
 
     async def wait_until_ended(self, endpoint: Endpoint, count: int = 1) -> list[Delivery]:
@@ -241,8 +237,8 @@ async def run_webhook_workload(runtime: RuntimeHarness) -> None:
     await harness.deliveries(endpoint, 1)
     await harness.set_enabled(other, False)
     await harness.fail_pending_lane.submit(FailPending(*other.ref, 1))
-    await runtime.cross_zone_engine.read(lambda tx: webhooks.find_pending_endpoints(tx, 10, [("missing-zone", None)]))
-    await delete_past_retention(runtime.cross_zone_engine, DAY, webhooks.retention_statements)(10)
+    await runtime.cross_zone_engine.read(lambda tx: reads.find_pending_endpoints(tx, 10, [("missing-zone", None)]))
+    await delete_past_retention(runtime.cross_zone_engine, DAY, cleanup.retention_statements)(10)
 
 
 def add_webhook_rows(database: DirectDatabase, zone_id: str, count: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from quarterdeck.domain.agents import operations
 from quarterdeck.domain.agents.model import MintAgentToken
+from quarterdeck.domain.agents.operations import liveness, reads, retention, tokens
+from quarterdeck.domain.agents.operations.heartbeat import HeartbeatRecorder
+from quarterdeck.domain.agents.operations.register import Registrar
 from quarterdeck.domain.agents.routes import AgentHandlers, AgentLanes, routes
 from quarterdeck.domain.agents.sweeps import sweeps
 from quarterdeck.engine.runtime import Component, Runtime
@@ -18,15 +20,15 @@ class Agents:
     def __init__(self, runtime: Runtime, mint_token: MintAgentToken, launchers: Collection[str]) -> None:
         """`launchers` are the names of the configured launchers."""
         lanes = runtime.lanes
-        self.heartbeats = operations.HeartbeatRecorder()
-        registrar = operations.Registrar(launchers)
+        self.heartbeats = HeartbeatRecorder()
+        registrar = Registrar(launchers)
         self.register_lane = lanes.add_write_lane("agent-register", registrar.register)
         self.heartbeat_lane = lanes.add_write_lane("agent-heartbeat", self.heartbeats.record, HEARTBEATS_GATHER_SECONDS)
-        self.refresh_lane = lanes.add_write_lane("agent-watch", operations.refresh_status)
-        self.terminate_lane = lanes.add_write_lane("agent-terminate", operations.terminate_agents)
-        self.token_lane = lanes.add_write_lane("agent-token", operations.issue_tokens)
-        self.show_lane = lanes.add_read_lane("agent-show", operations.show_agents)
-        self.delete_lane = lanes.add_write_lane("agent-forget", operations.delete_past_retention)
+        self.refresh_lane = lanes.add_write_lane("agent-watch", liveness.refresh_status)
+        self.terminate_lane = lanes.add_write_lane("agent-terminate", liveness.terminate_agents)
+        self.token_lane = lanes.add_write_lane("agent-token", tokens.issue_tokens)
+        self.show_lane = lanes.add_read_lane("agent-show", reads.show_agents)
+        self.delete_lane = lanes.add_write_lane("agent-forget", retention.delete_past_retention)
         handler_lanes = AgentLanes(
             self.register_lane.submit, self.terminate_lane.submit, self.token_lane.submit, self.show_lane.submit
         )

@@ -9,7 +9,6 @@ from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
 from quarterdeck.core.paging import CamelPage, Listing
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
-from quarterdeck.domain.agents import operations, rules
 from quarterdeck.domain.agents.model import (
     Agent,
     AgentFilter,
@@ -30,6 +29,8 @@ from quarterdeck.domain.agents.model import (
     TokenBody,
     TokenView,
 )
+from quarterdeck.domain.agents.operations import reads
+from quarterdeck.domain.agents.rules import registration, views
 from quarterdeck.engine.transaction import Engine
 
 LISTING = Listing[Agent]("agents")
@@ -57,18 +58,18 @@ class AgentHandlers:
             Register(
                 **call.caller_fields,
                 agent_id=call.params["id"],
-                update=rules.update_from_body(body),
+                update=registration.update_from_body(body),
                 run_id=body.run_id,
             )
         )
-        return Reply(rules.view(result.agent), 201 if result.created else 200)
+        return Reply(views.view(result.agent), 201 if result.created else 200)
 
     async def show(self, call: Call[None, None]) -> AgentView:
-        return rules.view((await self.lanes.show(_show_command(call))).agent)
+        return views.view((await self.lanes.show(_show_command(call))).agent)
 
     async def show_health(self, call: Call[None, None]) -> HealthView:
         ref = _show_command(call)
-        return rules.health_view(await self.engine.read(lambda tx: operations.load_history(tx, ref), zones=call.zones))
+        return views.health_view(await self.engine.read(lambda tx: reads.load_history(tx, ref), zones=call.zones))
 
     async def list_agents(self, call: Call[None, ListAgentsQuery]) -> Reply[CamelPage[AgentView]]:
         query = call.query
@@ -81,15 +82,15 @@ class AgentHandlers:
             capability=query.capability,
             coordinator_enabled=query.coordinator_enabled,
         )
-        agents = await self.engine.read(lambda tx: operations.list_agents(tx, filters), zones=call.zones)
-        return LISTING.reply(call, agents, rules.view, CamelPage)
+        agents = await self.engine.read(lambda tx: reads.list_agents(tx, filters), zones=call.zones)
+        return LISTING.reply(call, agents, views.view, CamelPage)
 
     async def terminate(self, call: Call[TerminateBody, None]) -> AgentView:
         body = call.body
         result = await self.lanes.terminate(
             Terminate(**call.caller_fields, agent_id=call.params["id"], reason=body.reason, graceful=body.graceful)
         )
-        return rules.view(result.agent)
+        return views.view(result.agent)
 
     async def issue_token(self, call: Call[TokenBody, None]) -> Reply[TokenView]:
         body = call.body

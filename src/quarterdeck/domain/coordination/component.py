@@ -14,7 +14,8 @@ from quarterdeck.domain.agents.model import MintAgentToken
 from quarterdeck.domain.coordination.background import redis_signals
 from quarterdeck.domain.coordination.background.coordinator import Coordinator, CoordinatorDeps
 from quarterdeck.domain.coordination.background.health_checks import CONNECTED, REACHABLE, HealthCheck, HealthReporter
-from quarterdeck.domain.coordination.background.launchers import LauncherDeps, TaskLauncher
+from quarterdeck.domain.coordination.background.launchers.launcher import TaskLauncher
+from quarterdeck.domain.coordination.background.launchers.model import LauncherDeps
 from quarterdeck.domain.coordination.background.metrics import CoordinatorMetrics
 from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, HttpLauncherConfig, launcher_configs
 from quarterdeck.domain.coordination.routes import CoordinatorHandlers, routes

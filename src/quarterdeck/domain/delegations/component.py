@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from quarterdeck.domain.delegations import operations
 from quarterdeck.domain.delegations.model import DelegationSettings
+from quarterdeck.domain.delegations.operations import create, expiry, reads
+from quarterdeck.domain.delegations.operations.revoke import Revoker
 from quarterdeck.domain.delegations.routes import DelegationHandlers, routes
 from quarterdeck.domain.delegations.sweeps import sweeps
 from quarterdeck.domain.sessions.component import Sessions
@@ -13,11 +14,11 @@ from quarterdeck.engine.runtime import Component, Runtime
 class Delegations:
     def __init__(self, runtime: Runtime, session_component: Sessions) -> None:
         lanes, settings = runtime.lanes, runtime.settings.section(DelegationSettings)
-        revoker = operations.Revoker(session_component.terminator)
-        self.delegate_lane = lanes.add_write_lane("delegate", operations.create_edges)
+        revoker = Revoker(session_component.terminator)
+        self.delegate_lane = lanes.add_write_lane("delegate", create.create_edges)
         self.revoke_lane = lanes.add_write_lane("revoke", revoker.revoke)
-        self.show_lane = lanes.add_read_lane("delegation-show", operations.show)
-        self.expire_lane = lanes.add_write_lane("delegation-expire", operations.expire_edges)
+        self.show_lane = lanes.add_read_lane("delegation-show", reads.show)
+        self.expire_lane = lanes.add_write_lane("delegation-expire", expiry.expire_edges)
         handlers = DelegationHandlers(
             runtime.engine,
             self.delegate_lane.submit,

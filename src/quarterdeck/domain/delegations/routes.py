@@ -12,7 +12,6 @@ from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.paging import Listing, Page
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
-from quarterdeck.domain.delegations import operations, rules
 from quarterdeck.domain.delegations.model import (
     Authority,
     Delegate,
@@ -32,6 +31,8 @@ from quarterdeck.domain.delegations.model import (
     Traversal,
     TraverseQuery,
 )
+from quarterdeck.domain.delegations.operations import reads
+from quarterdeck.domain.delegations.rules import constraints, states
 from quarterdeck.domain.sessions.model import SessionRef
 from quarterdeck.engine.transaction import Engine
 
@@ -49,10 +50,10 @@ class DelegationHandlers:
 
     async def delegate(self, call: Call[DelegateBody, None]) -> Reply[EdgeView]:
         result = await self.submit_delegate(_delegate_command(call))
-        return Reply(rules.view(result.edge), 201 if result.created else 200)
+        return Reply(states.view(result.edge), 201 if result.created else 200)
 
     async def show(self, call: Call[None, None]) -> EdgeView:
-        return rules.view(await self.submit_show(_edge_ref(call)))
+        return states.view(await self.submit_show(_edge_ref(call)))
 
     async def revoke(self, call: Call[None, RevokeQuery]) -> RevokedView:
         command = Revoke(call.zone_id, call.params["id"], call.caller, call.query.keep_sessions, call.trace)
@@ -72,8 +73,8 @@ class DelegationHandlers:
             status=query.status,
             bearer=call.caller.bearer,
         )
-        rows = await self.engine.read(lambda tx: operations.list_edges(tx, filters), zones=call.zones)
-        return LISTING.reply(call, rows, rules.view, Page)
+        rows = await self.engine.read(lambda tx: reads.list_edges(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, states.view, Page)
 
     async def list_inbound(self, call: Call[None, EdgesOfSessionQuery]) -> Reply[Page[EdgeView]]:
         return await self._list_session_edges(call, EdgeFilter(call.zone_id, 0, target=call.params["id"]))
@@ -83,14 +84,14 @@ class DelegationHandlers:
 
     async def traverse(self, call: Call[None, TraverseQuery]) -> Traversal:
         return await self.engine.read(
-            lambda tx: operations.traverse(tx, _edge_ref(call), call.query.limit), zones=call.zones
+            lambda tx: reads.traverse(tx, _edge_ref(call), call.query.limit), zones=call.zones
         )
 
     async def explain(self, call: Call[None, None]) -> EdgeExplanation:
-        return await self.engine.read(lambda tx: operations.explain(tx, _edge_ref(call)), zones=call.zones)
+        return await self.engine.read(lambda tx: reads.explain(tx, _edge_ref(call)), zones=call.zones)
 
     async def show_authority(self, call: Call[None, None]) -> Authority:
-        return await self.engine.read(lambda tx: operations.read_authority(tx, _session_ref(call)), zones=call.zones)
+        return await self.engine.read(lambda tx: reads.read_authority(tx, _session_ref(call)), zones=call.zones)
 
     async def _list_session_edges(
         self, call: Call[None, EdgesOfSessionQuery], filters: EdgeFilter
@@ -98,9 +99,9 @@ class DelegationHandlers:
         query, before = call.query, LISTING.start_key(call.query)
         page = msgspec.structs.replace(filters, limit=query.limit + 1, before=before, status=query.status)
         rows = await self.engine.read(
-            lambda tx: operations.list_session_edges(tx, _session_ref(call), page), zones=call.zones
+            lambda tx: reads.list_session_edges(tx, _session_ref(call), page), zones=call.zones
         )
-        return LISTING.reply(call, rows, rules.view, Page)
+        return LISTING.reply(call, rows, states.view, Page)
 
 
 def _edge_ref(call: AnyCall) -> EdgeRef:
@@ -122,10 +123,10 @@ def _delegate_command(call: Call[DelegateBody, None]) -> Delegate:
         source_session_id=body.source_session_id,
         target_session_id=body.target_session_id,
         idempotency_key=key,
-        request_digest=idempotency.request_digest(rules.normalize_body(body)) if key is not None else "",
+        request_digest=idempotency.request_digest(constraints.normalize_body(body)) if key is not None else "",
         trace=call.trace,
     )
-    return rules.build_command(body, base)
+    return constraints.build_command(body, base)
 
 
 DELEGATE_DESCRIPTION = (

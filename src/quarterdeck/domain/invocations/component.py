@@ -7,10 +7,11 @@ from typing import cast
 
 from quarterdeck.core import metric_table
 from quarterdeck.core.webhook_signing import SecretDeriver
-from quarterdeck.domain.invocations import operations
 from quarterdeck.domain.invocations.background.push_delivery import PushDeps, PushWorker
 from quarterdeck.domain.invocations.model import InvocationSettings
-from quarterdeck.domain.invocations.operations.batch import SubmitInvocationCommand
+from quarterdeck.domain.invocations.operations import on_session_ended, reads
+from quarterdeck.domain.invocations.operations.batch import BatchRunner, SubmitInvocationCommand
+from quarterdeck.domain.invocations.operations.long_poll import ClaimPolls, ReadyPollWaker
 from quarterdeck.domain.invocations.routes import InvocationHandlers, routes
 from quarterdeck.domain.invocations.rules.push_protocol import CODES
 from quarterdeck.domain.invocations.sweeps import sweeps
@@ -25,15 +26,15 @@ class Invocations:
     def __init__(self, runtime: Runtime, derive_secret: SecretDeriver | None) -> None:
         """`derive_secret` derives the keys that sign pushes. If it is None, this process pushes nothing."""
         settings = runtime.settings.section(InvocationSettings)
-        self.polls, poll_seconds = operations.ClaimPolls(), settings.claim_poll_ms / 1000
-        lane = runtime.lanes.add_write_lane("invocation", operations.BatchRunner(settings.lease_ms, self.polls).run)
+        self.polls, poll_seconds = ClaimPolls(), settings.claim_poll_ms / 1000
+        lane = runtime.lanes.add_write_lane("invocation", BatchRunner(settings.lease_ms, self.polls).run)
         self.submit = cast(SubmitInvocationCommand, lane.submit)
-        self.backlog_lane = runtime.lanes.add_write_lane("invocation-settle", operations.process_backlogs)
-        self.show_lane = runtime.lanes.add_read_lane("invocation-show", operations.show)
+        self.backlog_lane = runtime.lanes.add_write_lane("invocation-settle", on_session_ended.process_backlogs)
+        self.show_lane = runtime.lanes.add_read_lane("invocation-show", reads.show)
         handlers = InvocationHandlers(runtime.engine, self.submit, self.show_lane.submit, self.polls, settings)
         self.polls.on_undelivered = handlers.release_undelivered
         runtime.metrics.add(metric_table.CLAIMS_WAITING, "invocations", self.polls.__len__)
-        claim_wakeups = operations.ReadyPollWaker(runtime.engine, self.polls, poll_seconds)
+        claim_wakeups = ReadyPollWaker(runtime.engine, self.polls, poll_seconds)
         watcher = Watcher(runtime.wakeups, self.polls, claim_wakeups, poll_seconds, "invocation-lookout")
         push_workers = [] if derive_secret is None else [self._build_push_worker(runtime, derive_secret)]
         self.component = Component(

@@ -17,7 +17,6 @@ from quarterdeck.core.errors import Conflict, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.paging import Listing, Page
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
-from quarterdeck.domain.invocations import operations, rules
 from quarterdeck.domain.invocations.model import (
     Cancel,
     CancelInvocationBody,
@@ -48,8 +47,10 @@ from quarterdeck.domain.invocations.model import (
     StartInvocationBody,
     TokensBody,
 )
+from quarterdeck.domain.invocations.operations import reads
 from quarterdeck.domain.invocations.operations.batch import SubmitInvocationCommand
 from quarterdeck.domain.invocations.operations.long_poll import ClaimedItems, ClaimPolls, wait_for_invocations
+from quarterdeck.domain.invocations.rules import states
 from quarterdeck.domain.invocations.rules.errors import key_required
 from quarterdeck.engine.long_poll import wait_for_claim
 from quarterdeck.engine.transaction import Engine
@@ -71,10 +72,10 @@ class InvocationHandlers:
 
     async def enqueue(self, call: Call[EnqueueBody, None]) -> Reply[InvocationView]:
         result = await self.submit(_enqueue_command(call))
-        return Reply(rules.view(result.invocation), 201 if result.created else 200)
+        return Reply(states.view(result.invocation), 201 if result.created else 200)
 
     async def show(self, call: Call[None, None]) -> InvocationView:
-        return rules.view(await self.submit_show(_show_command(call)))
+        return states.view(await self.submit_show(_show_command(call)))
 
     async def list_invocations(self, call: Call[None, ListInvocationsQuery]) -> Reply[Page[InvocationView]]:
         query = call.query
@@ -88,16 +89,16 @@ class InvocationHandlers:
             query.target_session_id,
             call.caller.bearer,
         )
-        rows = await self.engine.read(lambda tx: operations.list_invocations(tx, filters), zones=call.zones)
-        return LISTING.reply(call, rows, rules.view, Page)
+        rows = await self.engine.read(lambda tx: reads.list_invocations(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, states.view, Page)
 
     async def cancel(self, call: Call[CancelInvocationBody, None]) -> InvocationView:
-        return rules.view(
+        return states.view(
             await self.submit(Cancel(**call.caller_fields, id=call.params["id"], reason=call.body.reason))
         )
 
     async def explain(self, call: Call[None, None]) -> InvocationExplanation:
-        return await self.engine.read(lambda tx: operations.explain(tx, _show_command(call)), zones=call.zones)
+        return await self.engine.read(lambda tx: reads.explain(tx, _show_command(call)), zones=call.zones)
 
     # -- workers -------------------------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class InvocationHandlers:
             claimed = await wait_for_invocations(command, self._submit_claim, self.polls, wait_ms / 1000)
         else:
             claimed = await self._submit_claim(command)
-        leases = LeaseList([rules.lease_view(row) for row in claimed])
+        leases = LeaseList([states.lease_view(row) for row in claimed])
         return Reply(leases, on_undelivered=lambda: self.polls.on_undelivered(claimed))
 
     async def _submit_claim(self, command: Claim) -> ClaimedItems:
@@ -136,10 +137,10 @@ class InvocationHandlers:
         command = Start(
             **call.caller_fields, id=call.params["id"], attempt_token=_new_token(), claim_id=call.body.claim_id
         )
-        return rules.lease_view(await self.submit(command))
+        return states.lease_view(await self.submit(command))
 
     async def complete(self, call: Call[CompleteInvocationBody, None]) -> InvocationView:
-        return rules.view(await self.submit(_complete_command(call, call.params["id"], call.body)))
+        return states.view(await self.submit(_complete_command(call, call.params["id"], call.body)))
 
     async def heartbeat(self, call: Call[InvocationHeartbeatBody, None]) -> InvocationHeartbeatView:
         row = await self.submit(

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import Ref
-from quarterdeck.domain.invocations import operations
 from quarterdeck.domain.invocations.model import (
     BacklogResult,
     CheckOverdue,
@@ -24,6 +23,7 @@ from quarterdeck.domain.invocations.model import (
     InvocationSettings,
     ProcessBacklog,
 )
+from quarterdeck.domain.invocations.operations import on_session_ended, reads
 from quarterdeck.domain.invocations.operations.reads import ScanPosition
 from quarterdeck.engine.sweep_passes import (
     ROWS_PER_SCAN,
@@ -59,7 +59,7 @@ def sweeps(
         return submit_overdue(CheckOverdue(zone_id=ref[0], id=ref[1]))
 
     async def process_backlogs(batch: int) -> int:
-        commands = await cross_zone_engine.read(lambda tx: operations.load_oldest_backlogs(tx, batch))
+        commands = await cross_zone_engine.read(lambda tx: on_session_ended.load_oldest_backlogs(tx, batch))
         unfinished = commands
         while unfinished:
             results = await asyncio.gather(*(submit_backlog(command) for command in unfinished))
@@ -68,10 +68,10 @@ def sweeps(
             ]
         return len(commands)
 
-    check_overdue = find_and_submit(cross_zone_engine, operations.find_overdue, submit_ref, BATCH)
+    check_overdue = find_and_submit(cross_zone_engine, reads.find_overdue, submit_ref, BATCH)
     check_orphaned = _orphan_scan(cross_zone_engine, submit_ref)
     retention_ms = round(settings.invocation_retention_days * DAY)
-    delete_ended = delete_past_retention(cross_zone_engine, retention_ms, operations.retention_statements)
+    delete_ended = delete_past_retention(cross_zone_engine, retention_ms, reads.retention_statements)
     return [
         Sweep(DEADLINE, settings.deadline_sweep_interval_ms, BATCH, check_overdue),
         Sweep(SETTLE, settings.invocation_settle_interval_ms, BATCH, process_backlogs),
@@ -87,10 +87,8 @@ def _orphan_scan(cross_zone_engine: Engine, submit_ref: Callable[[Ref], Awaitabl
     """
 
     async def process_slice(position: Position[ScanPosition]) -> int:
-        refs, position.value = await cross_zone_engine.read(
-            lambda tx: operations.find_orphaned(tx, position.value, SLICE)
-        )
+        refs, position.value = await cross_zone_engine.read(lambda tx: reads.find_orphaned(tx, position.value, SLICE))
         await submit_all(submit_ref, refs, BATCH)
         return len(refs)
 
-    return scan(operations.SCAN_START, process_slice)
+    return scan(reads.SCAN_START, process_slice)

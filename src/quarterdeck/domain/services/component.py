@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from quarterdeck.core.webhook_signing import SecretDeriver
-from quarterdeck.domain.services import operations
 from quarterdeck.domain.services.model import ServiceSettings
+from quarterdeck.domain.services.operations import reads, retention, unregister, update
+from quarterdeck.domain.services.operations.register import Registrar
+from quarterdeck.domain.services.operations.update import Updater
 from quarterdeck.domain.services.routes import ServiceHandlers, routes
 from quarterdeck.domain.services.sweeps import FindUnreferenced, sweeps
 from quarterdeck.engine.runtime import Component, Runtime
@@ -15,14 +17,14 @@ class Services:
         """`derive_secret` derives the secrets that sign pushes. `find_unreferenced` finds services without invocations;
         it is passed in, because invocations are a layer above services."""
         lanes, settings = runtime.lanes, runtime.settings.section(ServiceSettings)
-        registrar = operations.Registrar(private_allowed=settings.push_private_addresses)
-        updater = operations.Updater(private_allowed=settings.push_private_addresses)
+        registrar = Registrar(private_allowed=settings.push_private_addresses)
+        updater = Updater(private_allowed=settings.push_private_addresses)
         self.register_lane = lanes.add_write_lane("service-register", registrar.register)
         self.update_lane = lanes.add_write_lane("service-change", updater.update)
-        self.heartbeat_lane = lanes.add_write_lane("service-heartbeat", operations.record_heartbeats)
-        self.unregister_lane = lanes.add_write_lane("service-unregister", operations.unregister)
-        self.show_lane = lanes.add_read_lane("service-show", operations.show)
-        self.delete_lane = lanes.add_write_lane("service-forget", operations.delete_past_retention)
+        self.heartbeat_lane = lanes.add_write_lane("service-heartbeat", update.record_heartbeats)
+        self.unregister_lane = lanes.add_write_lane("service-unregister", unregister.unregister)
+        self.show_lane = lanes.add_read_lane("service-show", reads.show)
+        self.delete_lane = lanes.add_write_lane("service-forget", retention.delete_past_retention)
         handlers = ServiceHandlers(
             runtime.engine,
             derive_secret,

@@ -11,7 +11,6 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.core.paging import Listing, Page, PageQuery
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.core.webhook_signing import SecretDeriver
-from quarterdeck.domain.services import operations, rules
 from quarterdeck.domain.services.model import (
     Heartbeat,
     HeartbeatResult,
@@ -33,6 +32,9 @@ from quarterdeck.domain.services.model import (
     Update,
     UpdateServiceBody,
 )
+from quarterdeck.domain.services.operations import reads
+from quarterdeck.domain.services.rules import endpoint_urls, states
+from quarterdeck.domain.services.rules.update import update_from_body
 from quarterdeck.engine.transaction import Engine
 
 LISTING = Listing[Service]("agent-services")
@@ -64,7 +66,7 @@ class ServiceHandlers:
     async def show(self, call: Call[None, None]) -> ServiceView:
         service_id, session_id = _service_and_session(call)
         command = ShowService(call.zone_id, service_id, session_id, call.caller.bearer)
-        return rules.view(await self.submit_show(command))
+        return states.view(await self.submit_show(command))
 
     async def update(self, call: Call[UpdateServiceBody, None]) -> Reply[ServiceView]:
         body = call.body
@@ -74,7 +76,7 @@ class ServiceHandlers:
                 **call.caller_fields,
                 service_id=service_id,
                 session_id=session_id,
-                update=rules.update_from_body(body),
+                update=update_from_body(body),
                 rotate_secret=body.rotate_secret,
             )
         )
@@ -82,7 +84,7 @@ class ServiceHandlers:
 
     async def heartbeat(self, call: Call[ServiceHeartbeatBody, None]) -> ServiceView:
         result = await self._record_heartbeat(call, call.body, *_service_and_session(call))
-        return rules.view(result.services[0])
+        return states.view(result.services[0])
 
     async def session_heartbeat(self, call: Call[SessionHeartbeatBody, None]) -> SessionHeartbeatView:
         body = call.body
@@ -97,7 +99,7 @@ class ServiceHandlers:
     async def _register(
         self, call: AnyCall, body: RegisterSessionServiceBody | RegisterServiceBody, session_id: str | None
     ) -> Reply[ServiceView]:
-        if problem := rules.endpoint_problem(body.endpoint_url):
+        if problem := endpoint_urls.endpoint_problem(body.endpoint_url):
             raise problem
         registered = await self.submit_register(
             Register(
@@ -106,7 +108,7 @@ class ServiceHandlers:
                 endpoint_url=body.endpoint_url,
                 application_id=body.application_id,
                 session_id=session_id,
-                update=rules.update_from_body(body),
+                update=update_from_body(body),
             )
         )
         return self._service_reply(registered, 201 if registered.created else 200)
@@ -114,18 +116,16 @@ class ServiceHandlers:
     def _service_reply(self, result: RegisteredService, status: int) -> Reply[ServiceView]:
         service = result.service
         if not result.include_secret:
-            return Reply(rules.view(service), status)
+            return Reply(states.view(service), status)
         secret = self.secrets(service.zone_id, service.id, service.secret_number)
         # No proxy may cache the response, because it contains the secret.
-        return Reply(rules.view(service, secret), status, [("cache-control", "no-store")])
+        return Reply(states.view(service, secret), status, [("cache-control", "no-store")])
 
     async def _record_heartbeat(
         self, call: AnyCall, body: ServiceHeartbeatBody, service_id: str | None, session_id: str | None
     ) -> HeartbeatResult:
         return await self.submit_heartbeat(
-            Heartbeat(
-                **call.caller_fields, service_id=service_id, session_id=session_id, update=rules.update_from_body(body)
-            )
+            Heartbeat(**call.caller_fields, service_id=service_id, session_id=session_id, update=update_from_body(body))
         )
 
     async def _list(
@@ -137,8 +137,8 @@ class ServiceHandlers:
     ) -> Reply[Page[ServiceView]]:
         before, bearer = LISTING.start_key(call.query), call.caller.bearer
         filters = ServiceFilter(call.zone_id, call.query.limit + 1, before, session_id, application_id, health, bearer)
-        rows = await self.engine.read(lambda tx: operations.list_services(tx, filters), zones=call.zones)
-        return LISTING.reply(call, rows, rules.view, Page)
+        rows = await self.engine.read(lambda tx: reads.list_services(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, states.view, Page)
 
 
 def _service_and_session(call: AnyCall) -> tuple[str, str | None]:

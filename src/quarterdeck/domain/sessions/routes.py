@@ -15,7 +15,6 @@ from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.paging import Listing, Page, PageQuery
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
-from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import (
     ChildrenQuery,
     ExplainSpawnQuery,
@@ -42,6 +41,10 @@ from quarterdeck.domain.sessions.model import (
     TerminateResult,
     Verb,
 )
+from quarterdeck.domain.sessions.operations import reads
+from quarterdeck.domain.sessions.operations.explain import Explainer
+from quarterdeck.domain.sessions.operations.terminate import CascadeRunner
+from quarterdeck.domain.sessions.rules import admission, states
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
 from quarterdeck.engine.transaction import Engine
 
@@ -54,15 +57,15 @@ class SessionHandlers:
     submit_spawn: Callable[[Spawn], Awaitable[Spawned]]
     submit_suspend: Callable[[Suspend], Awaitable[SuspendResult]]
     submit_show: Callable[[SessionRef], Awaitable[Session]]
-    cascade_runner: operations.CascadeRunner
-    explainer: operations.Explainer
+    cascade_runner: CascadeRunner
+    explainer: Explainer
 
     async def spawn(self, call: Call[SpawnBody, None]) -> Reply[SessionView]:
         spawned = await self.submit_spawn(_spawn_command(call))
-        return Reply(rules.view(spawned.session), 201 if spawned.created else 200)
+        return Reply(states.view(spawned.session), 201 if spawned.created else 200)
 
     async def show(self, call: Call[None, None]) -> SessionView:
-        return rules.view(await self.submit_show(_session_ref(call)))
+        return states.view(await self.submit_show(_session_ref(call)))
 
     async def list_sessions(self, call: Call[None, ListQuery]) -> Reply[Page[SessionView]]:
         query = call.query
@@ -92,8 +95,8 @@ class SessionHandlers:
         return await self._list(call, filters)
 
     async def show_tree(self, call: Call[None, None]) -> SessionTree:
-        sessions = await self.engine.read(lambda tx: operations.list_subtree(tx, _session_ref(call)), zones=call.zones)
-        return SessionTree(call.params["id"], [rules.view(session) for session in sessions])
+        sessions = await self.engine.read(lambda tx: reads.list_subtree(tx, _session_ref(call)), zones=call.zones)
+        return SessionTree(call.params["id"], [states.view(session) for session in sessions])
 
     async def suspend(self, call: Call[None, None]) -> Suspended:
         return Suspended(await self._set_suspended(call, Verb.SUSPEND))
@@ -141,11 +144,11 @@ class SessionHandlers:
 
     async def _build_receipt(self, call: AnyCall, result: TerminateResult, started: float) -> Receipt:
         duration_ms = round((time.monotonic() - started) * 1000)
-        return await self.engine.read(lambda tx: operations.build_receipt(tx, result, duration_ms), zones=call.zones)
+        return await self.engine.read(lambda tx: reads.build_receipt(tx, result, duration_ms), zones=call.zones)
 
     async def _list(self, call: Call[None, PageQuery], filters: SessionFilter) -> Reply[Page[SessionView]]:
-        rows = await self.engine.read(lambda tx: operations.list_sessions(tx, filters), zones=call.zones)
-        return LISTING.reply(call, rows, rules.view, Page)
+        rows = await self.engine.read(lambda tx: reads.list_sessions(tx, filters), zones=call.zones)
+        return LISTING.reply(call, rows, states.view, Page)
 
 
 def _session_ref(call: AnyCall) -> SessionRef:
@@ -161,7 +164,7 @@ def _spawn_command(call: Call[SpawnBody, None]) -> Spawn:
             "session_sid_required", "Send `session_sid`, or use a token with a `sid` claim.", field="session_sid"
         )
     if not call.caller.can_act_for(body.application_id, "spawn_for"):
-        raise rules.ownership_required(body.application_id)
+        raise states.ownership_required(body.application_id)
     key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
     normalized = msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
     return Spawn(
@@ -208,7 +211,7 @@ def routes(handlers: SessionHandlers) -> list[Route]:
             description="A repeat with the same Idempotency-Key returns 200 and the same session while it is live.",
             errors=("session_sid_required", "application_ownership_required", "parent_not_found",
                     "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
-                    "zone_not_found", *(bound.code for bound in rules.BOUNDS)),
+                    "zone_not_found", *(bound.code for bound in admission.BOUNDS)),
         ),
         Route(
             "GET", base_path, handlers.list_sessions, "List sessions, newest first", LIFECYCLE,

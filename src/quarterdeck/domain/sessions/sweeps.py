@@ -19,9 +19,10 @@ from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import Ref
-from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import RepairCounts, RepairCountsResult, SessionSettings, Terminate
-from quarterdeck.domain.sessions.operations import CascadeRunner
+from quarterdeck.domain.sessions.operations import reads, repair_counts, retention
+from quarterdeck.domain.sessions.operations.terminate import CascadeRunner
+from quarterdeck.domain.sessions.rules import states
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweep_passes import Pass, delete_past_retention, find_and_submit
 from quarterdeck.engine.sweeps import Sweep
@@ -56,10 +57,10 @@ def sweeps(
         return find_and_submit(cross_zone_engine, find, lambda ref: cascade_runner.terminate(Terminate(*ref, reason)))
 
     finish_cascades = find_and_submit(
-        cross_zone_engine, operations.find_unfinished_cascades, lambda ref: cascade_runner.finish_cascade(*ref)
+        cross_zone_engine, reads.find_unfinished_cascades, lambda ref: cascade_runner.finish_cascade(*ref)
     )
     retention_ms = round(settings.session_retention_days * DAY)
-    delete_level = delete_past_retention(cross_zone_engine, retention_ms, operations.retention_statements)
+    delete_level = delete_past_retention(cross_zone_engine, retention_ms, retention.retention_statements)
 
     async def delete_levels(batch: int) -> int:
         deleted = 0
@@ -70,8 +71,8 @@ def sweeps(
 
     batch = settings.ttl_sweep_batch
     return [
-        Sweep(TTL, settings.ttl_sweep_interval_ms, batch, terminate_pass(rules.TTL_EXPIRED, operations.find_expired)),
-        Sweep(ORPHAN, settings.orphan_sweep_interval_ms, batch, terminate_pass(ORPHANED, operations.find_orphaned)),
+        Sweep(TTL, settings.ttl_sweep_interval_ms, batch, terminate_pass(states.TTL_EXPIRED, reads.find_expired)),
+        Sweep(ORPHAN, settings.orphan_sweep_interval_ms, batch, terminate_pass(ORPHANED, reads.find_orphaned)),
         Sweep(CASCADE, settings.cascade_sweep_interval_ms, batch, finish_cascades),
         Sweep(RETENTION, retention_sweep_interval_ms, batch, delete_levels),
     ]
@@ -111,7 +112,7 @@ class CountReconciler:
 
     async def _reconcile_zone(self, zone_id: str) -> int:
         try:
-            if await self._cross_zone_engine.read(lambda tx: operations.has_mismatched_counts(tx, zone_id)):
+            if await self._cross_zone_engine.read(lambda tx: repair_counts.has_mismatched_counts(tx, zone_id)):
                 return (await self._submit_repair(RepairCounts(zone_id))).repaired
         except TransientError as error:
             # The count took too long, or the database is unavailable. Continue with the other zones.

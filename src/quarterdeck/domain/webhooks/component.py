@@ -8,13 +8,15 @@ from quarterdeck.core import metric_table
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.webhook_signing import SecretDeriver
 from quarterdeck.domain.services.model import ServiceSettings
-from quarterdeck.domain.webhooks import operations
 from quarterdeck.domain.webhooks.background import delivery_worker, event_fanout
 from quarterdeck.domain.webhooks.background.delivery_worker import DeliveryDeps, DeliveryWorker
 from quarterdeck.domain.webhooks.background.event_fanout import FanoutWakeups, WebhookFanout
 from quarterdeck.domain.webhooks.model import EndpointResult, WebhookCommand, WebhookSettings
+from quarterdeck.domain.webhooks.operations import deliveries
+from quarterdeck.domain.webhooks.operations.deliveries import AttemptReporter
+from quarterdeck.domain.webhooks.operations.endpoints import EndpointUpdater
 from quarterdeck.domain.webhooks.routes import WebhookHandlers, routes
-from quarterdeck.domain.webhooks.rules import EndpointPolicy
+from quarterdeck.domain.webhooks.rules.endpoints import EndpointPolicy
 from quarterdeck.domain.webhooks.rules.states import FailurePolicy, RetrySchedule
 from quarterdeck.domain.webhooks.sweeps import sweeps
 from quarterdeck.engine.lanes import Lane
@@ -40,15 +42,15 @@ class Webhooks:
         settings, lanes = runtime.settings.section(WebhookSettings), runtime.lanes
         self._private_allowed = runtime.settings.section(ServiceSettings).push_private_addresses
         failure_window_ms = round(settings.webhook_disable_after_days * DAY)
-        updater = operations.EndpointUpdater(EndpointPolicy(failure_window_ms, self._private_allowed))
+        updater = EndpointUpdater(EndpointPolicy(failure_window_ms, self._private_allowed))
         self.lane: Lane[WebhookCommand, EndpointResult] = lanes.add_write_lane("webhook", updater.run)
         self.fanout_loop, self.fanout = self._build_fanout(runtime)
         workers = []
         if with_delivery:
-            reporter = operations.AttemptReporter(FailurePolicy(schedule or RetrySchedule(), failure_window_ms))
-            self.claim_lane = lanes.add_write_lane("webhook-take", operations.claim_deliveries)
+            reporter = AttemptReporter(FailurePolicy(schedule or RetrySchedule(), failure_window_ms))
+            self.claim_lane = lanes.add_write_lane("webhook-take", deliveries.claim_deliveries)
             self.report_lane = lanes.add_write_lane("webhook-report", reporter.report)
-            self.fail_pending_lane = lanes.add_write_lane("webhook-settle", operations.fail_pending_deliveries)
+            self.fail_pending_lane = lanes.add_write_lane("webhook-settle", deliveries.fail_pending_deliveries)
             workers.append(self._build_delivery_worker(runtime, derive_secret))
         self.component = Component(
             routes(WebhookHandlers(runtime.engine, derive_secret, self.lane.submit)),

@@ -13,7 +13,6 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.core.paging import CamelPage, Listing
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
 from quarterdeck.core.webhook_signing import SecretDeriver
-from quarterdeck.domain.webhooks import operations, rules
 from quarterdeck.domain.webhooks.model import (
     Create,
     CreateWebhookBody,
@@ -34,6 +33,8 @@ from quarterdeck.domain.webhooks.model import (
     UpdateWebhookBody,
     WebhookCommand,
 )
+from quarterdeck.domain.webhooks.operations import reads
+from quarterdeck.domain.webhooks.rules import endpoints
 from quarterdeck.domain.webhooks.rules.views import delivery_view, endpoint_view
 from quarterdeck.engine.transaction import Engine
 
@@ -54,7 +55,7 @@ class WebhookHandlers:
             **call.caller_fields,
             id=new_id(),
             url=body.url,
-            types=rules.normalize_types(body.types),
+            types=endpoints.normalize_types(body.types),
             description=body.description,
             idempotency_key=key,
             request_digest="" if key is None else idempotency.request_digest(body),
@@ -76,7 +77,7 @@ class WebhookHandlers:
             id=call.params["id"],
             url=body.url,
             description=body.description,
-            types=UNSET if body.types is UNSET else rules.normalize_types(body.types),
+            types=UNSET if body.types is UNSET else endpoints.normalize_types(body.types),
             enabled=body.enabled,
         )
         return endpoint_view((await self.submit(command)).endpoint)
@@ -100,12 +101,12 @@ class WebhookHandlers:
     async def list_deliveries(self, call: Call[None, DeliveriesQuery]) -> Reply[CamelPage[DeliveryView]]:
         query, before = call.query, LISTING.start_key(call.query)
         filters = DeliveryFilter(call.zone_id, call.params["id"], call.caller, query.limit + 1, before, query.status)
-        rows = await self.engine.read(lambda tx: operations.list_deliveries(tx, filters), zones=call.zones)
+        rows = await self.engine.read(lambda tx: reads.list_deliveries(tx, filters), zones=call.zones)
         return LISTING.reply(call, rows, delivery_view, CamelPage)
 
     async def _list_endpoints(self, call: AnyCall, endpoint_id: str | None) -> list[Endpoint]:
         filters = EndpointFilter(call.zone_id, call.caller, endpoint_id)
-        return await self.engine.read(lambda tx: operations.list_endpoints(tx, filters), zones=call.zones)
+        return await self.engine.read(lambda tx: reads.list_endpoints(tx, filters), zones=call.zones)
 
     def _secret_reply(self, result: EndpointResult, status: int) -> Reply[EndpointView]:
         row = result.endpoint

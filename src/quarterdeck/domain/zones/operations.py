@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import (
     Overrides,
     PutZone,
@@ -20,6 +19,8 @@ from quarterdeck.domain.zones.model import (
     ZoneUsage,
 )
 from quarterdeck.domain.zones.queries import Q
+from quarterdeck.domain.zones.rules import limits
+from quarterdeck.domain.zones.rules.role_assignments import RoleCounts
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import BUSY, Busy
 from quarterdeck.engine.transaction import Engine, Transaction
@@ -55,7 +56,7 @@ async def lock_failures(tx: Transaction, zone_ids: set[str]) -> dict[str, Proble
         return {}
     [rows] = await tx.read(Q.zones_existing(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
     existing_ids = {str(row[0]) for row in rows}
-    return {zone_id: BUSY if zone_id in existing_ids else rules.zone_not_found(zone_id) for zone_id in zone_ids}
+    return {zone_id: BUSY if zone_id in existing_ids else limits.zone_not_found(zone_id) for zone_id in zone_ids}
 
 
 class PutZoneResult(msgspec.Struct, frozen=True):
@@ -86,7 +87,7 @@ async def put_zones(tx: Transaction, commands: Sequence[PutZone]) -> list[PutZon
             outcomes.append(failures[command.zone_id])
             continue
         if zone.ended_at is not None:
-            outcomes.append(rules.zone_ended(command.zone_id))
+            outcomes.append(limits.zone_ended(command.zone_id))
             continue
         created = command.zone_id in inserted_ids
         inserted_ids.discard(command.zone_id)
@@ -96,7 +97,9 @@ async def put_zones(tx: Transaction, commands: Sequence[PutZone]) -> list[PutZon
 
 
 def _update_zone(tx: Transaction, zone: Zone, command: PutZone, created: bool) -> Zone:
-    quotas = rules.encode_overrides(rules.merge_overrides(rules.overrides_of_zone(zone), command.quotas or Overrides()))
+    quotas = limits.encode_overrides(
+        limits.merge_overrides(limits.overrides_of_zone(zone), command.quotas or Overrides())
+    )
     updated_zone = msgspec.structs.replace(zone, name=command.name or zone.name, quotas=quotas)
     has_changed = updated_zone != zone
     if has_changed:
@@ -120,7 +123,7 @@ async def set_zones_frozen(tx: Transaction, commands: Sequence[SetZoneFrozen]) -
         if zone is None:
             outcomes.append(failures[command.zone_id])
         elif zone.ended_at is not None:
-            outcomes.append(rules.zone_ended(command.zone_id))
+            outcomes.append(limits.zone_ended(command.zone_id))
         else:
             zones[zone.id] = updated_zone = set_frozen(tx, zone, command.frozen, command.caller.subject, command.trace)
             outcomes.append(updated_zone)
@@ -151,13 +154,13 @@ async def show_zones(tx: Transaction, commands: Sequence[ShowZone]) -> list[Zone
         *columns, sessions, concurrent = row
         [zone] = decode([tuple(columns)], Zone)
         usages[zone.id] = ZoneUsage(zone, int(str(sessions)), int(str(concurrent)))
-    return [usages.get(command.zone_id) or rules.zone_not_found(command.zone_id) for command in commands]
+    return [usages.get(command.zone_id) or limits.zone_not_found(command.zone_id) for command in commands]
 
 
 async def require_zone(tx: Transaction, zone_id: str) -> None:
     """Raise if the zone does not exist. For lists, because an empty list would hide a mistyped id."""
     if not await tx.has_rows(Q.zones_existing(batch=[(zone_id,)])):
-        raise rules.zone_not_found(zone_id)
+        raise limits.zone_not_found(zone_id)
 
 
 async def exists(tx: Transaction, zone_id: str) -> bool:
@@ -184,8 +187,8 @@ def role_counts_statement(zone_ids: Iterable[str]) -> BoundStatement:
     return Q.zone_members_count(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
 
 
-def decode_role_counts(rows: Sequence[Row]) -> dict[str, rules.RoleCounts]:
-    return {str(zone): rules.RoleCounts(int(str(total)), int(str(owners))) for zone, total, owners in rows}
+def decode_role_counts(rows: Sequence[Row]) -> dict[str, RoleCounts]:
+    return {str(zone): RoleCounts(int(str(total)), int(str(owners))) for zone, total, owners in rows}
 
 
 async def list_role_assignments(tx: Transaction, filters: RoleAssignmentFilter) -> list[RoleAssignment]:

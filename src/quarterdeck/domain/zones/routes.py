@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quarterdeck.core.caller import ADMIN, LIFECYCLE, Caller
 from quarterdeck.core.paging import Listing, Page, PageQuery
 from quarterdeck.core.routing import AnyCall, Call, Reply, Route
-from quarterdeck.domain.zones import operations, rules
+from quarterdeck.domain.zones import operations
 from quarterdeck.domain.zones.model import (
     Limits,
     Overrides,
@@ -22,6 +22,7 @@ from quarterdeck.domain.zones.model import (
     ZoneView,
 )
 from quarterdeck.domain.zones.operations import PutZoneResult
+from quarterdeck.domain.zones.rules import limits
 from quarterdeck.engine.transaction import Engine
 
 LISTING = Listing[Zone]("zones")
@@ -41,29 +42,29 @@ class ZoneHandlers:
     async def put_zone(self, call: Call[PutZoneBody, None]) -> Reply[ZoneView]:
         body = call.body
         result = await self.submit_put(_put_command(call, body.name, body.quotas))
-        return Reply(rules.view(result.zone), 201 if result.created else 200)
+        return Reply(limits.view(result.zone), 201 if result.created else 200)
 
     async def get_zone(self, call: Call[None, None]) -> ZoneView:
-        return rules.view((await self.submit_show(_show_command(call))).zone)
+        return limits.view((await self.submit_show(_show_command(call))).zone)
 
     async def list_zones(self, call: Call[None, PageQuery]) -> Reply[Page[ZoneView]]:
         await self.check_bearer(call.caller)
         after, limit = LISTING.start_key(call.query) or "", call.query.limit + 1
         zones = await self.cross_zone_engine.read(lambda tx: operations.list_zones(tx, after, limit))
-        return LISTING.reply(call, zones, rules.view, Page)
+        return LISTING.reply(call, zones, limits.view, Page)
 
     async def get_quotas(self, call: AnyCall) -> QuotasView:
-        return rules.quotas_view(await self.submit_show(_show_command(call)), self.default_limits)
+        return limits.quotas_view(await self.submit_show(_show_command(call)), self.default_limits)
 
     async def put_quotas(self, call: Call[Overrides, None]) -> QuotasView:
         await self.submit_put(_put_command(call, None, call.body, create_missing=False))
         return await self.get_quotas(call)
 
     async def freeze(self, call: Call[None, None]) -> ZoneView:
-        return rules.view(await self.submit_set_frozen(SetZoneFrozen(call.zone_id, True, call.caller, call.trace)))
+        return limits.view(await self.submit_set_frozen(SetZoneFrozen(call.zone_id, True, call.caller, call.trace)))
 
     async def thaw(self, call: Call[None, None]) -> ZoneView:
-        return rules.view(await self.submit_set_frozen(SetZoneFrozen(call.zone_id, False, call.caller, call.trace)))
+        return limits.view(await self.submit_set_frozen(SetZoneFrozen(call.zone_id, False, call.caller, call.trace)))
 
 
 def _show_command(call: AnyCall) -> ShowZone:

@@ -16,53 +16,32 @@ An operation of a lane takes a batch of commands, loads their rows, decides with
 | persist        | write rows and events                                                   |
 """
 
-from quarterdeck.domain.agents.operations.heartbeat import HeartbeatRecorder
-from quarterdeck.domain.agents.operations.launch_queries import list_launch_zones, list_launchable
+from quarterdeck.domain.agents.operations.heartbeat import HeartbeatRecorder as HeartbeatRecorder
+from quarterdeck.domain.agents.operations.launch_queries import (
+    list_launch_zones as list_launch_zones,
+    list_launchable as list_launchable,
+)
 from quarterdeck.domain.agents.operations.liveness import (
-    count_stale,
-    list_due_liveness_checks,
-    ms_until_liveness_check,
-    refresh_status,
-    terminate_agents,
+    count_stale as count_stale,
+    list_due_liveness_checks as list_due_liveness_checks,
+    ms_until_liveness_check as ms_until_liveness_check,
+    terminate_agents as terminate_agents,
 )
-from quarterdeck.domain.agents.operations.load import decode_agents, load_ms_until_contact, load_statement
+from quarterdeck.domain.agents.operations.load import (
+    decode_agents as decode_agents,
+    load_ms_until_contact as load_ms_until_contact,
+    load_statement as load_statement,
+)
 from quarterdeck.domain.agents.operations.reads import (
-    count_by_status,
-    list_agent_ids,
-    list_agents,
-    load_history,
-    show_agents,
+    count_by_status as count_by_status,
+    list_agent_ids as list_agent_ids,
+    list_agents as list_agents,
 )
-from quarterdeck.domain.agents.operations.register import Registrar
-from quarterdeck.domain.agents.operations.retention import delete_past_retention
-from quarterdeck.domain.agents.operations.task_slots import adjust_held, revive
-from quarterdeck.domain.agents.operations.tokens import issue_tokens
-from quarterdeck.domain.agents.rules import awaits_first_contact, claim_problem, free_slots, was_just_seen
-
-__all__ = [
-    "HeartbeatRecorder",
-    "Registrar",
-    "adjust_held",
-    "awaits_first_contact",
-    "claim_problem",
-    "count_by_status",
-    "count_stale",
-    "decode_agents",
-    "delete_past_retention",
-    "free_slots",
-    "issue_tokens",
-    "list_agent_ids",
-    "list_agents",
-    "list_due_liveness_checks",
-    "list_launch_zones",
-    "list_launchable",
-    "load_history",
-    "load_ms_until_contact",
-    "load_statement",
-    "ms_until_liveness_check",
-    "refresh_status",
-    "revive",
-    "show_agents",
-    "terminate_agents",
-    "was_just_seen",
-]
+from quarterdeck.domain.agents.operations.register import Registrar as Registrar
+from quarterdeck.domain.agents.operations.task_slots import adjust_held as adjust_held, revive as revive
+from quarterdeck.domain.agents.rules.states import (
+    awaits_first_contact as awaits_first_contact,
+    claim_problem as claim_problem,
+    free_slots as free_slots,
+    was_just_seen as was_just_seen,
+)

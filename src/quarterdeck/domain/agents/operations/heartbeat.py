@@ -14,11 +14,11 @@ from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref, new_id
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, HeartbeatResult, RecordHeartbeat, State
 from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
+from quarterdeck.domain.agents.rules import errors, states
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
@@ -50,10 +50,10 @@ class HeartbeatRecorder:
             if not isinstance(agent, Agent):
                 outcomes.append(agent)
                 continue
-            if rules.belongs_in_history(agent, command, tx.now):
+            if states.belongs_in_history(agent, command, tx.now):
                 history.append((command, agent))
-            agents[command.ref] = updated[command.ref] = agent = rules.apply_heartbeat(agent, command, tx.now)
-            outcomes.append(HeartbeatResult(agent, rules.needs_status_refresh(agent, tx.now)))
+            agents[command.ref] = updated[command.ref] = agent = states.apply_heartbeat(agent, command, tx.now)
+            outcomes.append(HeartbeatResult(agent, states.needs_status_refresh(agent, tx.now)))
         persist.write_pulses(tx, [updated[ref] for ref in sorted(updated)])
         if history:
             _insert_history(tx, history)
@@ -71,12 +71,12 @@ def _find_agent(
 ) -> Agent | Problem | Busy:
     if problem := batch.permission_problem(command, "agents.beat"):
         return problem
-    if acting_problem := rules.acting_agent_problem(command.caller, batch.role(command), command.agent_id):
+    if acting_problem := errors.acting_agent_problem(command.caller, batch.role(command), command.agent_id):
         return acting_problem
     agent = agents.get(command.ref)
     if agent is None:
-        return rules.agent_not_found(command.agent_id)
-    return rules.agent_terminated(command.agent_id) if agent.status is State.TERMINATED else agent
+        return errors.agent_not_found(command.agent_id)
+    return errors.agent_terminated(command.agent_id) if agent.status is State.TERMINATED else agent
 
 
 def _insert_history(tx: Transaction, heartbeats: Sequence[tuple[RecordHeartbeat, Agent]]) -> None:
@@ -90,7 +90,7 @@ def _insert_history(tx: Transaction, heartbeats: Sequence[tuple[RecordHeartbeat,
             command.memory_mb,
             command.cpu_percent,
             tx.now,
-            tx.now + rules.next_heartbeat_seconds(agent) * SECOND,
+            tx.now + states.next_heartbeat_seconds(agent) * SECOND,
             command.metadata,
         )
         for command, agent in heartbeats

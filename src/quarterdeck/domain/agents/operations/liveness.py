@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
-from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, AgentResult, DueLivenessCheck, RefreshStatus, Terminate
 from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.load import LoadedAgents, load
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.agents.rules import AgentChange
+from quarterdeck.domain.agents.rules import errors, registration, states
+from quarterdeck.domain.agents.rules.states import AgentChange
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
@@ -31,7 +31,7 @@ async def refresh_status(tx: Transaction, commands: Sequence[RefreshStatus]) -> 
     for command in commands:
         agent = loaded.batch.problem(command) or loaded.find_agent(command)
         if isinstance(agent, Agent):
-            agent = _record_change(tx, loaded, changes, rules.evaluate_liveness(agent, tx.now), command)
+            agent = _record_change(tx, loaded, changes, states.evaluate_liveness(agent, tx.now), command)
         outcomes.append(AgentResult(agent, tx.now) if isinstance(agent, Agent) else agent)
     await persist.update_agents(tx, changes)
     return outcomes
@@ -52,9 +52,9 @@ async def terminate_agents(tx: Transaction, commands: Sequence[Terminate]) -> li
             or loaded.find_agent(command)
         )
         if isinstance(agent, Agent):
-            agent = rules.termination_problem(command, agent) or agent
+            agent = registration.termination_problem(command, agent) or agent
         if isinstance(agent, Agent):
-            change = rules.terminate(agent, command.reason, tx.now, graceful=command.graceful)
+            change = states.terminate(agent, command.reason, tx.now, graceful=command.graceful)
             agent = _record_change(tx, loaded, changes, change, command)
         outcomes.append(AgentResult(agent, tx.now) if isinstance(agent, Agent) else agent)
     await persist.update_agents(tx, changes)
@@ -62,7 +62,7 @@ async def terminate_agents(tx: Transaction, commands: Sequence[Terminate]) -> li
 
 
 def _acting_problem(command: Terminate, loaded: LoadedAgents) -> Problem | None:
-    return rules.acting_agent_problem(command.caller, loaded.batch.role(command), command.agent_id)
+    return errors.acting_agent_problem(command.caller, loaded.batch.role(command), command.agent_id)
 
 
 def _record_change(

@@ -9,9 +9,9 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, AgentCommand, WaitingAgent
 from quarterdeck.domain.agents.queries import Q
+from quarterdeck.domain.agents.rules import errors, states
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import BoundStatement
@@ -29,7 +29,7 @@ def decode_agents(rows: Sequence[Row]) -> dict[Ref, Agent]:
 async def load_ms_until_contact(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
     """Return, for each agent with a waiting claim, the milliseconds until it must be marked as seen again."""
     [rows] = await tx.read(Q.agents_contact_state(batch=sorted(refs)))
-    return {(agent.zone_id, agent.id): rules.ms_until_contact(agent, tx.now) for agent in decode(rows, WaitingAgent)}
+    return {(agent.zone_id, agent.id): states.ms_until_contact(agent, tx.now) for agent in decode(rows, WaitingAgent)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LoadedAgents:
     agents: dict[Ref, Agent]
 
     def find_agent(self, command: AgentCommand) -> Agent | Problem:
-        return self.agents.get(command.ref) or rules.agent_not_found(command.agent_id)
+        return self.agents.get(command.ref) or errors.agent_not_found(command.agent_id)
 
 
 async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> LoadedAgents:

@@ -9,7 +9,7 @@ import msgspec
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.agents.model import Agent
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.agents.rules import AgentChange
+from quarterdeck.domain.agents.rules.states import AgentChange
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.sql import chunks

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import (
     HEALTH_HEARTBEATS_MAX,
     Agent,
@@ -19,6 +18,7 @@ from quarterdeck.domain.agents.model import (
 )
 from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
+from quarterdeck.domain.agents.rules import errors
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, require_result
 from quarterdeck.engine.transaction import Transaction
@@ -35,7 +35,7 @@ async def show_agents(tx: Transaction, commands: Sequence[ShowAgent]) -> list[Ag
         agent = (
             batch.permission_problem(command, READ_PERMISSION)
             or agents.get(command.ref)
-            or rules.agent_not_found(command.agent_id)
+            or errors.agent_not_found(command.agent_id)
         )
         outcomes.append(AgentResult(agent, tx.now) if isinstance(agent, Agent) else agent)
     return outcomes

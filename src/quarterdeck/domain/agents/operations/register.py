@@ -10,13 +10,13 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, new_record
 from quarterdeck.core.ids import Ref
-from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Register, RegisterResult, State
 from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.load import LoadedAgents, load
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.agents.rules import AgentChange, RegistrationContext
-from quarterdeck.domain.agents.rules.registration import registered_event_data
+from quarterdeck.domain.agents.rules import registration
+from quarterdeck.domain.agents.rules.registration import RegistrationContext, registered_event_data
+from quarterdeck.domain.agents.rules.states import AgentChange
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
@@ -53,7 +53,7 @@ class Registrar:
             return problem
         context = RegistrationContext(command.caller, batch.role(command), self._launchers)
         existing = loaded.agents.get(command.ref)
-        outcome = rules.register(command, existing, context, tx.now)
+        outcome = registration.register(command, existing, context, tx.now)
         if isinstance(outcome, Problem):
             return outcome
         if isinstance(outcome, AgentChange):
@@ -90,7 +90,7 @@ async def _emit_restarts(
         tx.write(idempotency.store_records(records, tx.now))
     for command in new_runs.values():
         agent = before.get(command.ref)
-        if agent is not None and rules.loses_held_tasks(agent):
+        if agent is not None and registration.loses_held_tasks(agent):
             data = msgspec.json.encode({"heldTasks": agent.held}).decode()
             states = (agent.status, agent.status)
             tx.emit(NewEvent("agent.restarted", *command.ref, command.actor, *states, data, command.trace))

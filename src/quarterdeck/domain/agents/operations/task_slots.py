@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 
 from quarterdeck.core.command import SERVER_ACTOR, Command
 from quarterdeck.core.ids import Ref
-from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.load import decode_agents
 from quarterdeck.domain.agents.queries import Q
+from quarterdeck.domain.agents.rules import states
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.sql import chunks
 
@@ -46,7 +46,7 @@ async def revive(tx: Transaction, commands: Mapping[Ref, Command]) -> None:
     aborted attempts are not restored.
     """
     [rows] = await tx.read(Q.agents_get(batch=sorted(commands)))
-    changes = {ref: rules.evaluate_liveness(agent, tx.now) for ref, agent in decode_agents(rows).items()}
+    changes = {ref: states.evaluate_liveness(agent, tx.now) for ref, agent in decode_agents(rows).items()}
     await persist.update_agents(tx, {ref: (change.before, change.after) for ref, change in changes.items()})
     for ref, change in changes.items():
         persist.emit_change(tx, change, commands[ref].actor, commands[ref].trace)
@@ -55,7 +55,7 @@ async def revive(tx: Transaction, commands: Mapping[Ref, Command]) -> None:
 async def _terminate_drained(tx: Transaction, refs: list[Ref]) -> None:
     [rows] = await tx.read(Q.agents_get(batch=[*refs]))
     changes = {
-        ref: rules.terminate(agent, agent.status_reason, tx.now, graceful=True)
+        ref: states.terminate(agent, agent.status_reason, tx.now, graceful=True)
         for ref, agent in decode_agents(rows).items()
     }
     await persist.update_agents(tx, {ref: (change.before, change.after) for ref, change in changes.items()})

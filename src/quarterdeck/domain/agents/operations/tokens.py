@@ -8,9 +8,9 @@ import msgspec
 
 from quarterdeck.core.clock import SECOND, iso
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, IssueToken, IssueTokenResult, State
 from quarterdeck.domain.agents.operations.load import load
+from quarterdeck.domain.agents.rules import errors
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
@@ -25,7 +25,7 @@ async def issue_tokens(tx: Transaction, commands: Sequence[IssueToken]) -> list[
         problem = batch.permission_problem(command, "agents.token") or batch.ended_zone_problem(command)
         agent = problem or loaded.find_agent(command)
         if isinstance(agent, Agent) and agent.status is State.TERMINATED:
-            agent = rules.agent_terminated(command.agent_id)
+            agent = errors.agent_terminated(command.agent_id)
         if not isinstance(agent, Agent):
             outcomes.append(agent)
             continue

@@ -8,63 +8,9 @@
 | views        | how agents and their health appear in responses                           |
 """
 
-from quarterdeck.domain.agents.rules.errors import (
-    acting_agent_problem,
-    agent_not_found,
-    agent_terminated,
-    unknown_launcher,
-)
-from quarterdeck.domain.agents.rules.registration import (
-    RegistrationContext,
-    loses_held_tasks,
-    register,
-    termination_problem,
-    update_from_body,
-)
 from quarterdeck.domain.agents.rules.states import (
-    AGENT_STATES,
-    AgentChange,
-    apply_heartbeat,
-    awaits_first_contact,
-    belongs_in_history,
-    claim_problem,
-    displayed_status,
-    evaluate_liveness,
-    free_slots,
-    is_stale,
-    ms_until_contact,
-    needs_status_refresh,
-    next_heartbeat_seconds,
-    terminate,
-    was_just_seen,
+    AGENT_STATES as AGENT_STATES,
+    displayed_status as displayed_status,
+    free_slots as free_slots,
+    next_heartbeat_seconds as next_heartbeat_seconds,
 )
-from quarterdeck.domain.agents.rules.views import health_view, view
-
-__all__ = [
-    "AGENT_STATES",
-    "AgentChange",
-    "RegistrationContext",
-    "acting_agent_problem",
-    "agent_not_found",
-    "agent_terminated",
-    "apply_heartbeat",
-    "awaits_first_contact",
-    "belongs_in_history",
-    "claim_problem",
-    "displayed_status",
-    "evaluate_liveness",
-    "free_slots",
-    "health_view",
-    "is_stale",
-    "loses_held_tasks",
-    "ms_until_contact",
-    "needs_status_refresh",
-    "next_heartbeat_seconds",
-    "register",
-    "terminate",
-    "termination_problem",
-    "unknown_launcher",
-    "update_from_body",
-    "view",
-    "was_just_seen",
-]

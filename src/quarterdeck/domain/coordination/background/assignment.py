@@ -18,7 +18,8 @@ import msgspec
 from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.domain.agents import operations as agents, rules as agent_rules
 from quarterdeck.domain.agents.model import Agent
-from quarterdeck.domain.coordination.background.launchers import LaunchRequest, TaskLauncher
+from quarterdeck.domain.coordination.background.launchers.launcher import TaskLauncher
+from quarterdeck.domain.coordination.background.launchers.model import LaunchRequest
 from quarterdeck.domain.coordination.rules.matching import AgentCapacity, ClassQueue, Match, match_tasks
 from quarterdeck.domain.tasks.model.commands import Assign
 from quarterdeck.domain.tasks.model.rows import TaskRef

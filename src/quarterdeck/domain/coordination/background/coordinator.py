@@ -20,7 +20,7 @@ from quarterdeck.domain.agents.model import AgentResult, DueLivenessCheck, Refre
 from quarterdeck.domain.coordination.background import dependency_cycles
 from quarterdeck.domain.coordination.background.assignment import LaunchCandidates, TaskAssigner, check_outcomes
 from quarterdeck.domain.coordination.background.dependency_cycles import WaitingTasks
-from quarterdeck.domain.coordination.background.launchers import TaskLauncher
+from quarterdeck.domain.coordination.background.launchers.launcher import TaskLauncher
 from quarterdeck.domain.coordination.background.metrics import CoordinatorMetrics
 from quarterdeck.domain.coordination.model import CoordinationSettings
 from quarterdeck.domain.coordination.rules import recovery

@@ -11,30 +11,4 @@
 | reads             | shows, lists, traverses and explains edges, shows authority, finds orphaned edges          |
 """
 
-from quarterdeck.domain.delegations.operations.create import create_edges
-from quarterdeck.domain.delegations.operations.expiry import expire_edges, find_expired, retention_statements
-from quarterdeck.domain.delegations.operations.on_session_ended import on_session_ended
-from quarterdeck.domain.delegations.operations.reads import (
-    explain,
-    list_edges,
-    list_session_edges,
-    read_authority,
-    show,
-    traverse,
-)
-from quarterdeck.domain.delegations.operations.revoke import Revoker
-
-__all__ = [
-    "Revoker",
-    "create_edges",
-    "expire_edges",
-    "explain",
-    "find_expired",
-    "list_edges",
-    "list_session_edges",
-    "on_session_ended",
-    "read_authority",
-    "retention_statements",
-    "show",
-    "traverse",
-]
+from quarterdeck.domain.delegations.operations.on_session_ended import on_session_ended as on_session_ended

@@ -11,7 +11,6 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Delegate, DelegatedEdge, Edge, ZoneEpoch
 from quarterdeck.domain.delegations.operations import topological_order
 from quarterdeck.domain.delegations.operations.end_edges import (
@@ -22,8 +21,8 @@ from quarterdeck.domain.delegations.operations.end_edges import (
 )
 from quarterdeck.domain.delegations.operations.reads import load_orphaned
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider
-from quarterdeck.domain.delegations.rules.creation import creation_key
+from quarterdeck.domain.delegations.rules import creation
+from quarterdeck.domain.delegations.rules.creation import DelegationBatchInput, DelegationDecider, creation_key
 from quarterdeck.domain.delegations.rules.topological_order import RespaceRequest, WalkRequest
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.engine import idempotency
@@ -68,7 +67,7 @@ async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[De
         topological_ranks={(str(zone_id), str(session_id)): int(str(rank)) for zone_id, session_id, rank in rank_rows},
         rank_bounds={zone_id: zone_epoch.rank_bounds for zone_id, zone_epoch in zone_epochs.items()},
     )
-    decider = rules.DelegationDecider(await _load_keys(tx, accepted, loaded))
+    decider = creation.DelegationDecider(await _load_keys(tx, accepted, loaded))
     for zone_id in sorted({command.zone_id for command in accepted}):
         if zone_epochs[zone_id].ranked != zone_epochs[zone_id].epoch:
             await topological_order.rebuild_order(tx, zone_id, decider.order)
@@ -158,7 +157,7 @@ def _key_record(command: Delegate, edge: Edge) -> KeyRecord:
     return KeyRecord(
         command.zone_id,
         edge.issuer_application_id,
-        rules.CREATE_OPERATION,
+        creation.CREATE_OPERATION,
         command.idempotency_key or "",
         command.request_digest,
         edge.id,

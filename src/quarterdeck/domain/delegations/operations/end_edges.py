@@ -9,7 +9,7 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, GraphEdge, ZoneEpoch
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import DELEGATION_STATES
+from quarterdeck.domain.delegations.rules.states import DELEGATION_STATES
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode

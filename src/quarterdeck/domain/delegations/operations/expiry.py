@@ -8,7 +8,6 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire
 from quarterdeck.domain.delegations.operations.end_edges import (
     EndedEdge,
@@ -18,7 +17,8 @@ from quarterdeck.domain.delegations.operations.end_edges import (
     zone_epochs_statement,
 )
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import EXPIRED_REASON
+from quarterdeck.domain.delegations.rules import states
+from quarterdeck.domain.delegations.rules.states import EXPIRED_REASON
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
@@ -54,7 +54,7 @@ async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge
     return [
         batch.lock_failures.get(command.zone_id)
         or edges.get((command.zone_id, command.edge_id))
-        or rules.not_found(command.edge_id)
+        or states.not_found(command.edge_id)
         for command in commands
     ]
 

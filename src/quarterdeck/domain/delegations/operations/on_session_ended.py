@@ -12,7 +12,7 @@ from quarterdeck.domain.delegations.operations.end_edges import (
     zone_epochs_statement,
 )
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import SESSION_ENDED
+from quarterdeck.domain.delegations.rules.states import SESSION_ENDED
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode

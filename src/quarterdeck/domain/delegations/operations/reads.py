@@ -10,7 +10,6 @@ from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import (
     CHAIN_MAX,
     Authority,
@@ -33,6 +32,7 @@ from quarterdeck.domain.delegations.operations.end_edges import (
     zone_epochs_statement,
 )
 from quarterdeck.domain.delegations.queries import Q
+from quarterdeck.domain.delegations.rules import authority, graph, states
 from quarterdeck.domain.delegations.rules.explain import explain_limits, explain_state
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
@@ -52,7 +52,7 @@ async def show(tx: Transaction, refs: Sequence[EdgeRef]) -> list[Edge | Problem 
     outcomes: list[Edge | Problem | Busy] = []
     for ref in refs:
         edge = edges.get((ref.zone_id, ref.edge_id))
-        result = rules.with_current_status(edge, tx.now) if edge else rules.not_found(ref.edge_id)
+        result = states.with_current_status(edge, tx.now) if edge else states.not_found(ref.edge_id)
         outcomes.append(batch.problem(ref) or result)
     return outcomes
 
@@ -85,7 +85,7 @@ async def _select_page(tx: Transaction, filters: EdgeFilter) -> list[Edge]:
     else:
         statement = Q.delegations_page(status=filters.status, **common)
     [rows] = await tx.read(statement)
-    return [rules.with_current_status(edge, tx.now) for edge in decode(rows, Edge)]
+    return [states.with_current_status(edge, tx.now) for edge in decode(rows, Edge)]
 
 
 async def traverse(tx: Transaction, ref: EdgeRef, limit: int) -> Traversal:
@@ -96,13 +96,13 @@ async def traverse(tx: Transaction, ref: EdgeRef, limit: int) -> Traversal:
         Q.delegations_reachable(zone_id=ref.zone_id, id=ref.edge_id, session_limit=limit + 1, limit=limit + 1)
     )
     graph_edges = [graph_edge for graph_edge in decode(rows, GraphEdge) if graph_edge.expires_at > tx.now]
-    reachable = rules.edges_by_level(to_graph_edge(first), graph_edges if rules.is_active(first, tx.now) else [])
+    reachable = graph.edges_by_level(to_graph_edge(first), graph_edges if states.is_active(first, tx.now) else [])
     [edge_rows] = await tx.read(
         Q.delegations_get(batch=[(ref.zone_id, graph_edge.id) for _, _, graph_edge in reachable[:limit]])
     )
     edges = {edge.id: edge for edge in decode(edge_rows, Edge)}
     items = [
-        ReachedEdge(level, derived, rules.view(rules.with_current_status(edges[graph_edge.id], tx.now)))
+        ReachedEdge(level, derived, states.view(states.with_current_status(edges[graph_edge.id], tx.now)))
         for level, derived, graph_edge in reachable[:limit]
     ]
     return Traversal(ref.edge_id, items, truncated=len(reachable) > limit or len(rows) > limit)
@@ -115,7 +115,7 @@ async def read_authority(tx: Transaction, ref: SessionRef) -> Authority:
     inbound_rows, zone_rows = await tx.read(Q.delegations_inbound(batch=batch), zone_epochs_statement([ref.zone_id]))
     edges, zone_epochs = decode(inbound_rows, Edge), decode_zone_epochs(zone_rows)
     orphaned = await load_orphaned(tx, ((edge.zone_id, edge.id) for edge in edges), zone_epochs)
-    return rules.session_authority(session, edges, orphaned, zone_epochs[ref.zone_id].epoch, tx.now)
+    return authority.session_authority(session, edges, orphaned, zone_epochs[ref.zone_id].epoch, tx.now)
 
 
 async def explain(tx: Transaction, ref: EdgeRef) -> EdgeExplanation:
@@ -131,9 +131,9 @@ async def explain(tx: Transaction, ref: EdgeRef) -> EdgeExplanation:
     edge_ref = (edge.zone_id, edge.id)
     is_orphaned = edge_ref in await load_orphaned(tx, [edge_ref], decode_zone_epochs(zone_rows))
     return EdgeExplanation(
-        edge=rules.view(rules.with_current_status(edge, tx.now)),
+        edge=states.view(states.with_current_status(edge, tx.now)),
         why=explain_state(edge, chain, is_orphaned=is_orphaned, truncated=truncated, now=tx.now),
-        chain=[rules.view(rules.with_current_status(ancestor, tx.now)) for ancestor in chain],
+        chain=[states.view(states.with_current_status(ancestor, tx.now)) for ancestor in chain],
         truncated=truncated,
         refuses=explain_limits(edge, is_orphaned, tx.now),
         ended_by=await _read_ended_by(tx, edge),
@@ -150,7 +150,7 @@ async def _require_edge(tx: Transaction, ref: EdgeRef) -> Edge:
     [rows] = await tx.read(Q.delegations_get(batch=[(ref.zone_id, ref.edge_id)]))
     for edge in decode(rows, Edge):
         return edge
-    raise rules.not_found(ref.edge_id)
+    raise states.not_found(ref.edge_id)
 
 
 async def _read_ended_by(tx: Transaction, edge: Edge) -> dict[str, object] | None:
@@ -170,4 +170,4 @@ async def load_orphaned(tx: Transaction, edges: Iterable[Ref], zone_epochs: Mapp
     if not refs:
         return set()
     [rows] = await tx.read(Q.delegations_ancestors(batch=refs))
-    return rules.find_orphaned(decode(rows, ChainEdge))
+    return graph.find_orphaned(decode(rows, ChainEdge))

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Edge, EdgeVerb, GraphEdge, Revoke, RevokeResult, ZoneEpoch
 from quarterdeck.domain.delegations.operations.end_edges import (
     EndedEdge,
@@ -22,7 +21,9 @@ from quarterdeck.domain.delegations.operations.end_edges import (
 )
 from quarterdeck.domain.delegations.operations.reads import load_orphaned
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import DELEGATION_REVOKED, Revocation, RevocationGraph
+from quarterdeck.domain.delegations.rules import states
+from quarterdeck.domain.delegations.rules.graph import Revocation, RevocationGraph
+from quarterdeck.domain.delegations.rules.states import DELEGATION_REVOKED
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Terminate, TerminateResult
 from quarterdeck.domain.sessions.rules import ownership_required
@@ -93,7 +94,7 @@ def _terminate_command(command: Revoke, revocation: Revocation) -> Terminate:
 def _revoke_problem(command: Revoke, edges: dict[Ref, Edge]) -> Problem | None:
     edge = edges.get((command.zone_id, command.edge_id))
     if edge is None:
-        return rules.not_found(command.edge_id)
+        return states.not_found(command.edge_id)
     owns_source = command.caller.can_act_for(edge.issuer_application_id, "delegate_from")
     # The receiving application may give the delegation up.
     owns_target = command.caller.can_act_for(edge.receiver_application_id, "delegate_to")

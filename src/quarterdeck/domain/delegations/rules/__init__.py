@@ -12,40 +12,4 @@
 | explain           | why an edge is in its state, and what cannot be derived from it                          |
 """
 
-from quarterdeck.core.ids import Ref
-from quarterdeck.domain.delegations.rules.authority import session_authority
-from quarterdeck.domain.delegations.rules.constraints import build_command, normalize_body
-from quarterdeck.domain.delegations.rules.creation import CREATE_OPERATION, DelegationBatchInput, DelegationDecider
-from quarterdeck.domain.delegations.rules.graph import Revocation, RevocationGraph, edges_by_level, find_orphaned
-from quarterdeck.domain.delegations.rules.states import (
-    DELEGATION_REVOKED,
-    DELEGATION_STATES,
-    EXPIRED_REASON,
-    SESSION_ENDED,
-    is_active,
-    not_found,
-    view,
-    with_current_status,
-)
-
-__all__ = [
-    "CREATE_OPERATION",
-    "DELEGATION_REVOKED",
-    "DELEGATION_STATES",
-    "EXPIRED_REASON",
-    "SESSION_ENDED",
-    "DelegationBatchInput",
-    "DelegationDecider",
-    "Ref",
-    "Revocation",
-    "RevocationGraph",
-    "build_command",
-    "edges_by_level",
-    "find_orphaned",
-    "is_active",
-    "normalize_body",
-    "not_found",
-    "session_authority",
-    "view",
-    "with_current_status",
-]
+from quarterdeck.domain.delegations.rules.states import DELEGATION_STATES as DELEGATION_STATES

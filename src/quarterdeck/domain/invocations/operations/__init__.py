@@ -9,43 +9,8 @@
 | persist          | writes the rows and events that were decided                                                 |
 """
 
-from quarterdeck.domain.invocations.operations.batch import BatchRunner
-from quarterdeck.domain.invocations.operations.long_poll import ClaimPolls, ReadyPollWaker
 from quarterdeck.domain.invocations.operations.on_session_ended import (
-    add_backlogs,
-    load_oldest_backlogs,
-    on_service_ended,
-    on_session_changed,
-    process_backlogs,
+    on_service_ended as on_service_ended,
+    on_session_changed as on_session_changed,
 )
-from quarterdeck.domain.invocations.operations.reads import (
-    SCAN_START,
-    explain,
-    find_orphaned,
-    find_overdue,
-    find_services_to_push,
-    find_unreferenced_services,
-    list_invocations,
-    retention_statements,
-    show,
-)
-
-__all__ = [
-    "SCAN_START",
-    "BatchRunner",
-    "ClaimPolls",
-    "ReadyPollWaker",
-    "add_backlogs",
-    "explain",
-    "find_orphaned",
-    "find_overdue",
-    "find_services_to_push",
-    "find_unreferenced_services",
-    "list_invocations",
-    "load_oldest_backlogs",
-    "on_service_ended",
-    "on_session_changed",
-    "process_backlogs",
-    "retention_statements",
-    "show",
-]
+from quarterdeck.domain.invocations.operations.reads import find_unreferenced_services as find_unreferenced_services

@@ -26,8 +26,7 @@ from quarterdeck.domain.invocations.model import (
 from quarterdeck.domain.invocations.operations import persist
 from quarterdeck.domain.invocations.operations.long_poll import ClaimPoll, ClaimPolls
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules import BatchDecider, InvocationBatchInput
-from quarterdeck.domain.invocations.rules.decider import ServiceKey
+from quarterdeck.domain.invocations.rules.decider import BatchDecider, InvocationBatchInput, ServiceKey
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import rules as zone_rules

@@ -18,8 +18,8 @@ from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.invocations.model import Backlog, BacklogResult, OpenInvocation, OwnerKind, ProcessBacklog
 from quarterdeck.domain.invocations.operations import persist
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules import INVOCATION_STATES
 from quarterdeck.domain.invocations.rules.decider import SERVICE_UNREGISTERED, SESSION_ENDED
+from quarterdeck.domain.invocations.rules.states import INVOCATION_STATES
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.engine.event_log import NewEvent

@@ -10,7 +10,6 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref, lowest_id_at
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.invocations import rules
 from quarterdeck.domain.invocations.model import (
     Invocation,
     InvocationExplanation,
@@ -20,6 +19,7 @@ from quarterdeck.domain.invocations.model import (
 )
 from quarterdeck.domain.invocations.operations.long_poll import ReadyService
 from quarterdeck.domain.invocations.queries import Q
+from quarterdeck.domain.invocations.rules import errors, explain as explain_rules
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.domain.zones import operations as zones
@@ -38,7 +38,7 @@ async def show(tx: Transaction, commands: Sequence[ShowInvocation]) -> list[Invo
     batch, [rows] = await access.load(tx, commands, Q.invocations_get(batch=refs))
     invocations = {(row.zone_id, row.id): row for row in decode(rows, Invocation)}
     return [
-        batch.problem(command) or invocations.get((command.zone_id, command.id)) or rules.not_found(command.id)
+        batch.problem(command) or invocations.get((command.zone_id, command.id)) or errors.not_found(command.id)
         for command in commands
     ]
 
@@ -78,7 +78,7 @@ async def explain(tx: Transaction, command: ShowInvocation) -> InvocationExplana
     await access.require_token(tx, command.bearer)
     [rows] = await tx.read(Q.invocations_get(batch=[(command.zone_id, command.id)]))
     if not rows:
-        raise rules.not_found(command.id)
+        raise errors.not_found(command.id)
     [row] = decode(rows, Invocation)
     session_ids = [
         session_id for session_id in (row.source_session_id, row.target_session_id) if session_id is not None
@@ -96,7 +96,7 @@ async def explain(tx: Transaction, command: ShowInvocation) -> InvocationExplana
         for session_id, session in sessions_by_id.items()
         if session is not None and session.status is SessionState.SUSPENDED
     ]
-    return rules.explain(row, tx.now, next(iter(ended_ids), None), next(iter(suspended_ids), None))
+    return explain_rules.explain(row, tx.now, next(iter(ended_ids), None), next(iter(suspended_ids), None))
 
 
 # -- across zones -------------------------------------------------------------------------------------------------

@@ -9,9 +9,4 @@
 | push_protocol | the request to a push endpoint, and what its response means              |
 """
 
-from quarterdeck.domain.invocations.rules.decider import BatchDecider, InvocationBatchInput
-from quarterdeck.domain.invocations.rules.errors import not_found
-from quarterdeck.domain.invocations.rules.explain import explain
-from quarterdeck.domain.invocations.rules.states import INVOCATION_STATES, lease_view, view
-
-__all__ = ["INVOCATION_STATES", "BatchDecider", "InvocationBatchInput", "explain", "lease_view", "not_found", "view"]
+from quarterdeck.domain.invocations.rules.states import INVOCATION_STATES as INVOCATION_STATES

@@ -13,21 +13,8 @@ A write takes a batch of commands, loads their rows under the zones' locks, deci
 | persist    | writes the rows and events that were decided                                          |
 """
 
-from quarterdeck.domain.services.operations.reads import decode_registered, list_services, load_statement, show
-from quarterdeck.domain.services.operations.register import Registrar
-from quarterdeck.domain.services.operations.retention import delete_past_retention
-from quarterdeck.domain.services.operations.unregister import on_session_or_zone_ended, unregister
-from quarterdeck.domain.services.operations.update import Updater, record_heartbeats
-
-__all__ = [
-    "Registrar",
-    "Updater",
-    "decode_registered",
-    "delete_past_retention",
-    "list_services",
-    "load_statement",
-    "on_session_or_zone_ended",
-    "record_heartbeats",
-    "show",
-    "unregister",
-]
+from quarterdeck.domain.services.operations.reads import (
+    decode_registered as decode_registered,
+    load_statement as load_statement,
+)
+from quarterdeck.domain.services.operations.unregister import on_session_or_zone_ended as on_session_or_zone_ended

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import Service, ServiceFilter, ShowService
 from quarterdeck.domain.services.operations.load import decode_services, load
 from quarterdeck.domain.services.queries import Q
+from quarterdeck.domain.services.rules import states
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import SessionRef
 from quarterdeck.domain.zones import operations as zones
@@ -27,14 +27,14 @@ def load_statement(refs: Iterable[Ref]) -> BoundStatement:
 
 def decode_registered(rows: Sequence[Row]) -> dict[Ref, Service]:
     """Decode the rows of `load_statement`. Services without a live registrant are left out."""
-    return {service.ref: service for service in decode_services(rows) if rules.is_registered(service)}
+    return {service.ref: service for service in decode_services(rows) if states.is_registered(service)}
 
 
 async def show(tx: Transaction, commands: Sequence[ShowService]) -> list[Service | Problem | Busy]:
     loaded = await load(tx, commands, lock_zones=False)
     return [
         loaded.batch.problem(command)
-        or rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
+        or states.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         for command in commands
     ]
 

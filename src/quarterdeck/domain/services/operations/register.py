@@ -11,7 +11,7 @@ from quarterdeck.domain.services.model import NO_SESSION, Register, RegisteredSe
 from quarterdeck.domain.services.operations import persist
 from quarterdeck.domain.services.operations.load import decode_services
 from quarterdeck.domain.services.queries import Q
-from quarterdeck.domain.services.rules import RegistrationBatchInput, RegistrationDecider
+from quarterdeck.domain.services.rules.registration import RegistrationBatchInput, RegistrationDecider
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine.lanes import Busy

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
-from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import NO_SESSION, Unregister, UnregisterResult
 from quarterdeck.domain.services.operations import persist
 from quarterdeck.domain.services.operations.load import LoadedServices, decode_services, load
 from quarterdeck.domain.services.queries import Q
-from quarterdeck.domain.services.rules import BatchChanges, RegistrationRemoval
+from quarterdeck.domain.services.rules import states
+from quarterdeck.domain.services.rules.batch_changes import BatchChanges
 from quarterdeck.domain.services.rules.registration import SESSION_ENDED
+from quarterdeck.domain.services.rules.unregister import RegistrationRemoval, apply_removal
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
@@ -63,8 +64,8 @@ def _decide_one(loaded: LoadedServices, command: Unregister) -> UnregisterResult
         if service is not None and service.application_id != session.application_id:
             service = None
     if service is None:
-        return rules.not_found(command.service_id)
-    return rules.ownership_problem(command.caller, service) or UnregisterResult()
+        return states.not_found(command.service_id)
+    return states.ownership_problem(command.caller, service) or UnregisterResult()
 
 
 async def _delete_registrations(tx: Transaction, commands: Sequence[Unregister]) -> list[Row]:
@@ -132,7 +133,7 @@ async def _apply_removals(
             # In rows of `services_registration_state`, this field is 1 if any registration is left, live or not.
             has_registration = bool(service.is_live)
             removal = RegistrationRemoval(service, removed_sessions[service.ref], has_registration, successor_id)
-            if pending := rules.apply_removal(removal, cause.reason, tx.now):
+            if pending := apply_removal(removal, cause.reason, tx.now):
                 changes.put(pending.service)
                 tx.emit(persist.to_new_event(pending, cause.actor, cause.trace))
         await persist.write_services(tx, changes)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import Heartbeat, HeartbeatResult, RegisteredService, Service, Update
 from quarterdeck.domain.services.operations import persist
 from quarterdeck.domain.services.operations.load import LoadedServices, load
 from quarterdeck.domain.services.queries import Q
-from quarterdeck.domain.services.rules import BatchChanges, PendingEvent
-from quarterdeck.domain.services.rules.update import changed_fields
+from quarterdeck.domain.services.rules import states
+from quarterdeck.domain.services.rules.batch_changes import BatchChanges, PendingEvent
+from quarterdeck.domain.services.rules.update import apply_heartbeat, changed_fields, update_service
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
@@ -29,12 +29,12 @@ class Updater:
         return outcomes
 
     def _update_one(self, tx: Transaction, loaded: LoadedServices, command: Update) -> RegisteredService | Problem:
-        service = rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
+        service = states.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         if isinstance(service, Problem):
             return service
-        if problem := rules.ownership_problem(command.caller, service):
+        if problem := states.ownership_problem(command.caller, service):
             return problem
-        outcome = rules.update_service(command, service, tx.now, private_allowed=self._private_allowed)
+        outcome = update_service(command, service, tx.now, private_allowed=self._private_allowed)
         if isinstance(outcome, Problem):
             return outcome
         if field_names := changed_fields(service, outcome.service):
@@ -56,7 +56,7 @@ def _record_heartbeat(tx: Transaction, loaded: LoadedServices, command: Heartbea
     if isinstance(services, Problem):
         return services
     for service in services:
-        if problem := rules.ownership_problem(command.caller, service):
+        if problem := states.ownership_problem(command.caller, service):
             return problem
     return HeartbeatResult(
         tuple(_apply_heartbeat(tx, loaded.input.changes, command, service) for service in services), tx.now
@@ -66,19 +66,19 @@ def _record_heartbeat(tx: Transaction, loaded: LoadedServices, command: Heartbea
 def _target_services(loaded: LoadedServices, command: Heartbeat) -> list[Service] | Problem:
     """Return the service that the heartbeat names, or all services of its session."""
     if command.service_id is not None:
-        service = rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
+        service = states.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         return service if isinstance(service, Problem) else [service]
     assert command.session_id is not None  # a heartbeat without a service has a session in its path
     outcomes = [
-        rules.resolve_service(loaded.input, ref, command.session_id)
+        states.resolve_service(loaded.input, ref, command.session_id)
         for ref in loaded.services_by_session.get((command.zone_id, command.session_id), ())
     ]
     services = [service for service in outcomes if isinstance(service, Service)]
-    return services or rules.no_services_problem(loaded.input, command.zone_id, command.session_id)
+    return services or states.no_services_problem(loaded.input, command.zone_id, command.session_id)
 
 
 def _apply_heartbeat(tx: Transaction, changes: BatchChanges, command: Heartbeat, service: Service) -> Service:
-    after = rules.apply_heartbeat(service, command.update, tx.now)
+    after = apply_heartbeat(service, command.update, tx.now)
     changes.put(after)
     if after.health is not service.health:
         pending = PendingEvent("change", after, service, ("health",))

@@ -9,7 +9,6 @@ import msgspec
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import (
     Cascade,
     Session,
@@ -23,6 +22,8 @@ from quarterdeck.domain.sessions.model import (
 from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.operations.spawn import Spawner
 from quarterdeck.domain.sessions.queries import Q
+from quarterdeck.domain.sessions.rules import admission, states
+from quarterdeck.domain.sessions.rules.admission import ExpiredGroup
 from quarterdeck.domain.sessions.rules.explain import explain_spawn, explain_state, suspended_by
 from quarterdeck.engine import event_log as log
 from quarterdeck.engine.event_log import EventFilter
@@ -37,7 +38,7 @@ class Explainer:
     async def explain_spawn(self, tx: Transaction, command: Spawn) -> SpawnExplanation:
         loaded = await self._spawner.load_unlocked(tx, command)
         [rows] = await tx.read(Q.sessions_expired_unswept(batch=[(command.zone_id,)], now=loaded.now))
-        counts = rules.subtract_expired(loaded.counts, decode(rows, rules.ExpiredGroup))
+        counts = admission.subtract_expired(loaded.counts, decode(rows, ExpiredGroup))
         return explain_spawn(command, dataclasses.replace(loaded, counts=counts))
 
     async def explain_session(self, tx: Transaction, ref: SessionRef, caller: Caller) -> SessionExplanation:
@@ -48,12 +49,12 @@ class Explainer:
         )
         session = decode_sessions(session_rows).get((ref.zone_id, ref.session_id))
         if session is None:
-            raise rules.session_not_found(ref.session_id)
-        current, lineage = rules.effective_session(session, tx.now), decode(lineage_rows, TreeNode)
+            raise states.session_not_found(ref.session_id)
+        current, lineage = states.effective_session(session, tx.now), decode(lineage_rows, TreeNode)
         cascade = await _load_cascade(tx, session)
         command = Spawn("", session.zone_id, caller, session.application_id, session.session_sid, session.id)
         return SessionExplanation(
-            session=rules.view(current),
+            session=states.view(current),
             why=explain_state(session, lineage, cascade, tx.now),
             held_by=suspended_by(current, lineage),
             ended_by=await _load_end_event(tx, session),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import (
     Receipt,
     RemainingSession,
@@ -20,6 +19,7 @@ from quarterdeck.domain.sessions.model import (
 )
 from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
+from quarterdeck.domain.sessions.rules import states
 from quarterdeck.domain.sessions.rules.cascade import remaining_reasons
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
@@ -38,7 +38,7 @@ async def show_sessions(tx: Transaction, commands: Sequence[SessionRef]) -> list
     outcomes: list[Session | Problem | Busy] = []
     for command in commands:
         session = sessions.get((command.zone_id, command.session_id))
-        result = rules.effective_session(session, tx.now) if session else rules.session_not_found(command.session_id)
+        result = states.effective_session(session, tx.now) if session else states.session_not_found(command.session_id)
         outcomes.append(batch.problem(command) or result)
     return outcomes
 
@@ -63,7 +63,7 @@ async def list_sessions(tx: Transaction, filters: SessionFilter) -> list[Session
     [rows] = await tx.read(statement)
     if not rows:
         await zones.require_zone(tx, filters.zone_id)
-    return [rules.effective_session(session, tx.now) for session in decode(rows, Session)]
+    return [states.effective_session(session, tx.now) for session in decode(rows, Session)]
 
 
 async def list_subtree(tx: Transaction, ref: SessionRef) -> list[Session]:
@@ -71,8 +71,8 @@ async def list_subtree(tx: Transaction, ref: SessionRef) -> list[Session]:
     await access.require_token(tx, ref.bearer)
     [rows] = await tx.read(Q.sessions_subtrees(batch=[(ref.zone_id, ref.session_id)]))
     if not rows:
-        raise rules.session_not_found(ref.session_id)
-    return [rules.effective_session(session, tx.now) for session in decode([row[1:] for row in rows], Session)]
+        raise states.session_not_found(ref.session_id)
+    return [states.effective_session(session, tx.now) for session in decode([row[1:] for row in rows], Session)]
 
 
 async def build_receipt(tx: Transaction, result: TerminateResult, duration_ms: int) -> Receipt:

@@ -11,11 +11,11 @@ from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
 from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, SpawnBatchInput
+from quarterdeck.domain.sessions.rules import admission
+from quarterdeck.domain.sessions.rules.admission import SPAWN, Count, CountKey, ExpiredGroup, SpawnBatchInput
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Limits, Zone
 from quarterdeck.engine import idempotency
@@ -110,7 +110,7 @@ def _decode_counts(rows: Sequence[Row]) -> dict[CountKey, Count]:
 
 
 async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchInput) -> list[Spawned | Problem]:
-    decisions = rules.admit(commands, loaded)
+    decisions = admission.admit(commands, loaded)
     full_zone_ids = {
         command.zone_id
         for command, decision in zip(commands, decisions, strict=True)
@@ -123,8 +123,8 @@ async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchI
     [rows] = await tx.read(Q.sessions_expired_unswept(batch=batch, now=loaded.now))
     if not rows:
         return decisions
-    counts = rules.subtract_expired(loaded.counts, decode(rows, rules.ExpiredGroup))
-    return rules.admit(commands, dataclasses.replace(loaded, counts=counts))
+    counts = admission.subtract_expired(loaded.counts, decode(rows, ExpiredGroup))
+    return admission.admit(commands, dataclasses.replace(loaded, counts=counts))
 
 
 def _persist(tx: Transaction, commands: Sequence[Spawn], outcomes: Sequence[Spawned | Problem | Busy]) -> None:
@@ -138,7 +138,7 @@ def _persist(tx: Transaction, commands: Sequence[Spawn], outcomes: Sequence[Spaw
         return
     sessions = [session for _, session in created]
     tx.write(Q.sessions_insert(batch=[msgspec.structs.astuple(session) for session in sessions]))
-    tx.write(Q.counts_increment(batch=[(*key, n) for key, n in sorted(rules.count_sessions(sessions).items())]))
+    tx.write(Q.counts_increment(batch=[(*key, n) for key, n in sorted(admission.count_sessions(sessions).items())]))
     if records := [_key_record(command, session) for command, session in created if command.key is not None]:
         tx.write(idempotency.store_records(records, tx.now))
     for command, session in created:

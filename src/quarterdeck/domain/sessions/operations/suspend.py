@@ -9,10 +9,10 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import State, Suspend, SuspendResult, TreeNode
 from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
+from quarterdeck.domain.sessions.rules import states
 from quarterdeck.domain.sessions.rules.suspension import SessionTrees, SuspensionChange
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
@@ -39,9 +39,9 @@ async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> lis
         problem = batch.problem(command)
         target = sessions.get((command.zone_id, command.session_id))
         if problem is None and target is None:
-            problem = rules.session_not_found(command.session_id)
+            problem = states.session_not_found(command.session_id)
         if problem is None and target and not command.caller.can_act_for(target.application_id, "spawn_for"):
-            problem = rules.ownership_required(target.application_id)
+            problem = states.ownership_required(target.application_id)
         outcomes.append(problem or changes.apply(tx, command, trees.decide(command)))
     await changes.persist(tx)
     return outcomes

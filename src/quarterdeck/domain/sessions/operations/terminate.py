@@ -15,7 +15,6 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref, new_id
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import (
     Cascade,
     FinishCascade,
@@ -28,6 +27,7 @@ from quarterdeck.domain.sessions.model import (
 )
 from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
+from quarterdeck.domain.sessions.rules import admission
 from quarterdeck.domain.sessions.rules.cascade import (
     SessionEnd,
     TerminateBatchInput,
@@ -147,9 +147,9 @@ async def _persist(tx: Transaction, decider: TerminateDecider) -> None:
         statement = Q.sessions_end(batch=batch, now=tx.now)
         sids_in_use = await _update_sessions(tx, statement, [end.node for end in decider.terminated])
     nodes = [end.node for end in ends]
-    for decrements in chunks([(*key, n) for key, n in sorted(rules.count_sessions(nodes).items())]):
+    for decrements in chunks([(*key, n) for key, n in sorted(admission.count_sessions(nodes).items())]):
         tx.write(Q.counts_decrement(batch=decrements))
-    for obsolete_keys in chunks(sorted({key for node in nodes for key in rules.obsolete_count_keys(node)})):
+    for obsolete_keys in chunks(sorted({key for node in nodes for key in admission.obsolete_count_keys(node)})):
         tx.write(Q.counts_delete(batch=obsolete_keys))
     for end in decider.terminated:
         tx.emit(_terminated_event(end.node, end.reason, end.command, sids_in_use))

@@ -9,48 +9,10 @@
 | explain    | why a session is in its state, and why a spawn would be refused                     |
 """
 
-from quarterdeck.domain.access.rules import is_live
-from quarterdeck.domain.sessions.rules.admission import (
-    BOUNDS,
-    MAX_CONCURRENT,
-    SPAWN,
-    Count,
-    CountKey,
-    ExpiredGroup,
-    SpawnBatchInput,
-    admit,
-    count_sessions,
-    limit_exceeded,
-    obsolete_count_keys,
-    subtract_expired,
-)
+from quarterdeck.domain.access.rules import is_live as is_live
+from quarterdeck.domain.sessions.rules.admission import BOUNDS as BOUNDS
 from quarterdeck.domain.sessions.rules.states import (
-    SESSION_STATES,
-    TTL_EXPIRED,
-    effective_session,
-    ownership_required,
-    session_not_found,
-    view,
+    SESSION_STATES as SESSION_STATES,
+    ownership_required as ownership_required,
+    session_not_found as session_not_found,
 )
-
-__all__ = [
-    "BOUNDS",
-    "MAX_CONCURRENT",
-    "SESSION_STATES",
-    "SPAWN",
-    "TTL_EXPIRED",
-    "Count",
-    "CountKey",
-    "ExpiredGroup",
-    "SpawnBatchInput",
-    "admit",
-    "count_sessions",
-    "effective_session",
-    "is_live",
-    "limit_exceeded",
-    "obsolete_count_keys",
-    "ownership_required",
-    "session_not_found",
-    "subtract_expired",
-    "view",
-]

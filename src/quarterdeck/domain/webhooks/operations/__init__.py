@@ -10,25 +10,4 @@
 Locks are taken in this order: the zone, endpoints, deliveries, the log.
 """
 
-from quarterdeck.domain.webhooks.operations.cleanup import on_zone_ended, retention_statements
-from quarterdeck.domain.webhooks.operations.deliveries import AttemptReporter, claim_deliveries, fail_pending_deliveries
-from quarterdeck.domain.webhooks.operations.endpoints import EndpointUpdater
-from quarterdeck.domain.webhooks.operations.reads import (
-    PendingEndpoint,
-    find_pending_endpoints,
-    list_deliveries,
-    list_endpoints,
-)
-
-__all__ = [
-    "AttemptReporter",
-    "EndpointUpdater",
-    "PendingEndpoint",
-    "claim_deliveries",
-    "fail_pending_deliveries",
-    "find_pending_endpoints",
-    "list_deliveries",
-    "list_endpoints",
-    "on_zone_ended",
-    "retention_statements",
-]
+from quarterdeck.domain.webhooks.operations.cleanup import on_zone_ended as on_zone_ended

@@ -9,9 +9,9 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.webhooks import rules
 from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, DeliveryState, Endpoint, EndpointFilter
 from quarterdeck.domain.webhooks.queries import Q
+from quarterdeck.domain.webhooks.rules.endpoints import not_found
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
@@ -32,7 +32,7 @@ async def list_endpoints(tx: Transaction, filters: EndpointFilter) -> list[Endpo
         return endpoints
     matching = [row for row in endpoints if row.id == filters.id]
     if not matching:
-        raise rules.not_found(filters.id)
+        raise not_found(filters.id)
     return matching
 
 

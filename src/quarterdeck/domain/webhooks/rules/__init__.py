@@ -9,13 +9,4 @@
 | views       | the responses for endpoints and deliveries                                         |
 """
 
-from quarterdeck.domain.webhooks.rules.endpoints import (
-    EndpointPolicy,
-    normalize_types,
-    not_found,
-    types_problem,
-    url_problem,
-)
-from quarterdeck.domain.webhooks.rules.states import DELIVERY_STATES
-
-__all__ = ["DELIVERY_STATES", "EndpointPolicy", "normalize_types", "not_found", "types_problem", "url_problem"]
+from quarterdeck.domain.webhooks.rules.states import DELIVERY_STATES as DELIVERY_STATES

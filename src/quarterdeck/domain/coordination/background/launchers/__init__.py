@@ -28,8 +28,3 @@ A server that stops kills its processes and releases their attempts. If a server
 processes; their attempts are aborted when their agent becomes stale, because the server no longer sends heartbeats for
 it. If the reaper is killed too, the processes run until they exit, and their later reports are refused.
 """
-
-from quarterdeck.domain.coordination.background.launchers.launcher import TaskLauncher
-from quarterdeck.domain.coordination.background.launchers.model import LauncherDeps, LaunchRequest
-
-__all__ = ["LaunchRequest", "LauncherDeps", "TaskLauncher"]
