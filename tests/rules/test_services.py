@@ -26,13 +26,13 @@ from quarterdeck.domain.services.model import (
     Update,
     UpdateServiceBody,
 )
-from quarterdeck.domain.services.rules import endpoint_urls, states, unregister
-from quarterdeck.domain.services.rules.batch_changes import BatchChanges
+from quarterdeck.domain.services.rules import endpoint_urls, states
 from quarterdeck.domain.services.rules.registration import RegistrationBatchInput, RegistrationDecider
-from quarterdeck.domain.services.rules.states import ServiceBatchInput
-from quarterdeck.domain.services.rules.unregister import RegistrationRemoval
+from quarterdeck.domain.services.rules.states import BatchChanges, ServiceBatchInput
 from quarterdeck.domain.services.rules.update import (
+    RegistrationRemoval,
     apply_heartbeat,
+    apply_removal,
     apply_update,
     changed_fields,
     update_from_body,
@@ -478,22 +478,22 @@ def test_heartbeat_with_health_or_metadata_updates_them() -> None:
 
 def test_service_without_registrations_is_unregistered_exactly_once() -> None:
     service = service_row(agent_id="s1")
-    event = unregister.apply_removal(RegistrationRemoval(service, {"s1"}, False, None), "reason", NOW)
+    event = apply_removal(RegistrationRemoval(service, {"s1"}, False, None), "reason", NOW)
     assert event is not None
     assert (event.verb, event.reason, event.before) == ("unregister", "reason", service)
     assert event.service == replace(service, unregistered_at=NOW, updated_at=NOW, is_live=0)
     assert not states.is_registered(event.service)
-    assert unregister.apply_removal(RegistrationRemoval(event.service, {"s1"}, False, None), "reason", NOW) is None
+    assert apply_removal(RegistrationRemoval(event.service, {"s1"}, False, None), "reason", NOW) is None
 
 
 def test_service_with_other_registrations_stays_and_gets_a_new_leader() -> None:
     service = service_row(agent_id="s1")
-    event = unregister.apply_removal(RegistrationRemoval(service, {"s1"}, True, "s2"), "reason", NOW)
+    event = apply_removal(RegistrationRemoval(service, {"s1"}, True, "s2"), "reason", NOW)
     assert event is not None
     assert (event.verb, event.changed_fields, event.service.agent_id) == ("change", ("agent_id",), "s2")
-    follower = unregister.apply_removal(RegistrationRemoval(service, {"s3"}, True, "s1"), "reason", NOW)
+    follower = apply_removal(RegistrationRemoval(service, {"s3"}, True, "s1"), "reason", NOW)
     assert follower is not None
     assert (follower.verb, follower.changed_fields, follower.service.agent_id) == ("change", (), "s1")
-    application = unregister.apply_removal(RegistrationRemoval(service, {"s1"}, True, None), "reason", NOW)
+    application = apply_removal(RegistrationRemoval(service, {"s1"}, True, None), "reason", NOW)
     assert application is not None
     assert (application.verb, application.service.agent_id) == ("change", None)

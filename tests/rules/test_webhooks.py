@@ -18,7 +18,7 @@ from quarterdeck.domain.webhooks.model import (
     Endpoint,
     ReportAttempt,
 )
-from quarterdeck.domain.webhooks.rules import endpoints, event_types, states
+from quarterdeck.domain.webhooks.rules import endpoints, payloads, states
 from quarterdeck.domain.webhooks.rules.endpoints import url_host
 from quarterdeck.domain.webhooks.rules.payloads import Payload, build_payload
 from quarterdeck.domain.webhooks.rules.states import DELIVERY_STATES, RetrySchedule
@@ -95,12 +95,12 @@ def test_other_events_keep_their_type_and_data_in_the_payload() -> None:
 def test_critical_event_is_an_alert(kind: str, data: dict[str, object], alert: str) -> None:
     payload = payload_of(kind, "RUNNING", "FAILED", **data)
     assert json.loads(payload.body)["alert"] == alert
-    assert event_types.ALERT in payload.types
+    assert payloads.ALERT in payload.types
     assert json.loads(payload.body).get("cycle") == data.get("cycle")
 
 
 def test_retried_failure_is_no_alert_and_other_events_have_no_payload() -> None:
-    assert event_types.ALERT not in payload_of("task.failed", "RUNNING", "FAILED", exhausted=False).types
+    assert payloads.ALERT not in payload_of("task.failed", "RUNNING", "FAILED", exhausted=False).types
     for kind in ("session.spawn", "webhook.created", "zone.end", "key.create"):
         event = Event(1, "e", "z", kind, "s", "a", None, None, "{}", None, NOW)
         assert build_payload(event) is None
@@ -109,7 +109,7 @@ def test_retried_failure_is_no_alert_and_other_events_have_no_payload() -> None:
 def test_types_are_deduplicated_and_unknown_types_are_refused() -> None:
     assert endpoints.normalize_types(None) == ("task.status_changed", "alert")
     assert endpoints.normalize_types(["*", "*", "agent.stale"]) == ("*", "agent.stale")
-    assert endpoints.types_problem(event_types.ALLOWED_TYPES) is None
+    assert endpoints.types_problem(payloads.ALLOWED_TYPES) is None
     refused = endpoints.types_problem(["*", "task.finished"])
     assert refused is not None
     assert (refused.code, refused.members["field"]) == ("invalid_webhook_type", "types")
@@ -128,8 +128,8 @@ def test_every_emitted_task_and_agent_event_type_is_allowed() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     emitted = {constant for constant in constants if re.fullmatch(r"(task|agent)\.[a-z_]+", constant)} - KEY_OPERATIONS
-    named = {kind for kind in event_types.ALLOWED_TYPES if kind.startswith(event_types.EVENT_PREFIXES)}
-    assert emitted == named - {event_types.STATUS_CHANGED}
+    named = {kind for kind in payloads.ALLOWED_TYPES if kind.startswith(payloads.EVENT_PREFIXES)}
+    assert emitted == named - {payloads.STATUS_CHANGED}
 
 
 # -- retries

@@ -20,7 +20,7 @@ from quarterdeck.domain.invocations.operations.long_poll import load_ready_servi
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN as INVOCATION_ORPHAN, SETTLE
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations.explain import Explainer
-from quarterdeck.domain.sessions.operations.retention import retention_statements
+from quarterdeck.domain.sessions.operations.reads import retention_statements
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, CountReconciler
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import ChangeRole, RoleAssignmentFilter, SetZoneFrozen, ShowZone

@@ -30,7 +30,7 @@ from quarterdeck.domain.webhooks.model import (
     Update,
     WebhookSettings,
 )
-from quarterdeck.domain.webhooks.operations import cleanup, reads
+from quarterdeck.domain.webhooks.operations import endpoints, reads
 from quarterdeck.domain.webhooks.rules.states import RetrySchedule
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
@@ -238,7 +238,7 @@ async def run_webhook_workload(runtime: RuntimeHarness) -> None:
     await harness.set_enabled(other, False)
     await harness.fail_pending_lane.submit(FailPending(*other.ref, 1))
     await runtime.cross_zone_engine.read(lambda tx: reads.find_pending_endpoints(tx, 10, [("missing-zone", None)]))
-    await delete_past_retention(runtime.cross_zone_engine, DAY, cleanup.retention_statements)(10)
+    await delete_past_retention(runtime.cross_zone_engine, DAY, endpoints.retention_statements)(10)
 
 
 def add_webhook_rows(database: DirectDatabase, zone_id: str, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from quarterdeck.domain.agents.model import MintAgentToken
-from quarterdeck.domain.agents.operations import liveness, reads, retention, tokens
+from quarterdeck.domain.agents.operations import liveness, reads, tokens
 from quarterdeck.domain.agents.operations.heartbeat import HeartbeatRecorder
 from quarterdeck.domain.agents.operations.register import Registrar
 from quarterdeck.domain.agents.routes import AgentHandlers, AgentLanes, routes
@@ -28,7 +28,7 @@ class Agents:
         self.terminate_lane = lanes.add_write_lane("agent-terminate", liveness.terminate_agents)
         self.token_lane = lanes.add_write_lane("agent-token", tokens.issue_tokens)
         self.show_lane = lanes.add_read_lane("agent-show", reads.show_agents)
-        self.delete_lane = lanes.add_write_lane("agent-forget", retention.delete_past_retention)
+        self.delete_lane = lanes.add_write_lane("agent-forget", liveness.delete_past_retention)
         handler_lanes = AgentLanes(
             self.register_lane.submit, self.terminate_lane.submit, self.token_lane.submit, self.show_lane.submit
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarterdeck.domain.delegations.model import DelegationSettings
-from quarterdeck.domain.delegations.operations import create, expiry, reads
+from quarterdeck.domain.delegations.operations import create, end_edges, reads
 from quarterdeck.domain.delegations.operations.revoke import Revoker
 from quarterdeck.domain.delegations.routes import DelegationHandlers, routes
 from quarterdeck.domain.delegations.sweeps import sweeps
@@ -18,7 +18,7 @@ class Delegations:
         self.delegate_lane = lanes.add_write_lane("delegate", create.create_edges)
         self.revoke_lane = lanes.add_write_lane("revoke", revoker.revoke)
         self.show_lane = lanes.add_read_lane("delegation-show", reads.show)
-        self.expire_lane = lanes.add_write_lane("delegation-expire", expiry.expire_edges)
+        self.expire_lane = lanes.add_write_lane("delegation-expire", end_edges.expire_edges)
         handlers = DelegationHandlers(
             runtime.engine,
             self.delegate_lane.submit,

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.domain.delegations.model import DelegationSettings, Edge, Expire
-from quarterdeck.domain.delegations.operations import expiry
+from quarterdeck.domain.delegations.operations import end_edges
 from quarterdeck.engine.sweep_passes import delete_past_retention, find_and_submit
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine
@@ -31,9 +31,9 @@ def sweeps(
     retention_sweep_interval_ms: int = 900_000,
 ) -> list[Sweep]:
     """`cross_zone_engine` finds edges in all zones. `submit_expire` marks them in a lane that sees only their zones."""
-    expire = find_and_submit(cross_zone_engine, expiry.find_expired, lambda ref: submit_expire(Expire(*ref)))
+    expire = find_and_submit(cross_zone_engine, end_edges.find_expired, lambda ref: submit_expire(Expire(*ref)))
     retention_ms = round(settings.delegation_retention_days * DAY)
-    delete_ended = delete_past_retention(cross_zone_engine, retention_ms, expiry.retention_statements)
+    delete_ended = delete_past_retention(cross_zone_engine, retention_ms, end_edges.retention_statements)
     batch = settings.delegation_sweep_batch
     return [
         Sweep(EXPIRY, settings.delegation_sweep_interval_ms, batch, expire),

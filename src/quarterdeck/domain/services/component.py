@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.core.webhook_signing import SecretDeriver
 from quarterdeck.domain.services.model import ServiceSettings
-from quarterdeck.domain.services.operations import reads, retention, unregister, update
+from quarterdeck.domain.services.operations import reads, unregister, update
 from quarterdeck.domain.services.operations.register import Registrar
 from quarterdeck.domain.services.operations.update import Updater
 from quarterdeck.domain.services.routes import ServiceHandlers, routes
@@ -24,7 +24,7 @@ class Services:
         self.heartbeat_lane = lanes.add_write_lane("service-heartbeat", update.record_heartbeats)
         self.unregister_lane = lanes.add_write_lane("service-unregister", unregister.unregister)
         self.show_lane = lanes.add_read_lane("service-show", reads.show)
-        self.delete_lane = lanes.add_write_lane("service-forget", retention.delete_past_retention)
+        self.delete_lane = lanes.add_write_lane("service-forget", unregister.delete_past_retention)
         handlers = ServiceHandlers(
             runtime.engine,
             derive_secret,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarterdeck.domain.sessions.model import SessionSettings
-from quarterdeck.domain.sessions.operations import reads, repair_counts, suspend
+from quarterdeck.domain.sessions.operations import counts, reads, suspend
 from quarterdeck.domain.sessions.operations.explain import Explainer
 from quarterdeck.domain.sessions.operations.spawn import Spawner
 from quarterdeck.domain.sessions.operations.terminate import CascadeRunner, Terminator
@@ -20,7 +20,7 @@ class Sessions:
         self.spawner = Spawner(runtime.settings.section(Limits))
         self.spawn_lane = lanes.add_write_lane("spawn", self.spawner.spawn)
         self.suspend_lane = lanes.add_write_lane("hold", suspend.suspend_or_resume)
-        self.repair_counts_lane = lanes.add_write_lane("recount", repair_counts.repair_zone_counts)
+        self.repair_counts_lane = lanes.add_write_lane("recount", counts.repair_zone_counts)
         self.show_lane = lanes.add_read_lane("session-show", reads.show_sessions)
         self.terminator = Terminator(settings.cascade_chunk)
         self.terminate_lane = lanes.add_write_lane("terminate", self.terminator.terminate_sessions)

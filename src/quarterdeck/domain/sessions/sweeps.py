@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.sessions.model import RepairCounts, RepairCountsResult, SessionSettings, Terminate
-from quarterdeck.domain.sessions.operations import reads, repair_counts, retention
+from quarterdeck.domain.sessions.operations import counts, reads
 from quarterdeck.domain.sessions.operations.terminate import CascadeRunner
 from quarterdeck.domain.sessions.rules import states
 from quarterdeck.domain.zones import operations as zones
@@ -60,7 +60,7 @@ def sweeps(
         cross_zone_engine, reads.find_unfinished_cascades, lambda ref: cascade_runner.finish_cascade(*ref)
     )
     retention_ms = round(settings.session_retention_days * DAY)
-    delete_level = delete_past_retention(cross_zone_engine, retention_ms, retention.retention_statements)
+    delete_level = delete_past_retention(cross_zone_engine, retention_ms, reads.retention_statements)
 
     async def delete_levels(batch: int) -> int:
         deleted = 0
@@ -112,7 +112,7 @@ class CountReconciler:
 
     async def _reconcile_zone(self, zone_id: str) -> int:
         try:
-            if await self._cross_zone_engine.read(lambda tx: repair_counts.has_mismatched_counts(tx, zone_id)):
+            if await self._cross_zone_engine.read(lambda tx: counts.has_mismatched_counts(tx, zone_id)):
                 return (await self._submit_repair(RepairCounts(zone_id))).repaired
         except TransientError as error:
             # The count took too long, or the database is unavailable. Continue with the other zones.

@@ -3,7 +3,7 @@
     event log ─► fan-out (one process at a time) ─► rows of deliveries ─► delivery (every server) ─► the endpoint
                    which endpoints get an event        pending              attempts: signed, limited, retried
 
-**Which events.** An endpoint names event types (`rules.event_types`). A matching event of the log becomes one delivery,
+**Which events.** An endpoint names event types (`rules.payloads`). A matching event of the log becomes one delivery,
 which has the id of the event. The body for a task's status change has a published format; for all other events, the
 body contains the event's data.
 

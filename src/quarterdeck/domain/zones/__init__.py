@@ -5,7 +5,7 @@ of a zone is a lock: every decision that depends on a count within the zone is m
 (`docs/LOCKS.md`).
 
 Limits have three layers: platform defaults, the overrides of a zone, and platform ceilings. Only the overrides are
-stored. `rules.effective_limits` computes the limits when they are needed, so a release that changes a default changes
+stored. `rules.limits` computes the limits when they are needed, so a release that changes a default changes
 it for every zone without an override.
 
 A frozen zone admits no new sessions; nothing else changes. It can be thawed. Stopping a zone (`domain.sessions`)

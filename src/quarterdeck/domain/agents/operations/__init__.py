@@ -7,20 +7,14 @@ An operation of a lane takes a batch of commands, loads their rows, decides with
 | load           | load a batch; the statement and decoder of agents for higher components |
 | register       | register agents                                                         |
 | heartbeat      | record heartbeats, without the zone's lock                              |
-| liveness       | update the status of agents, terminate them                             |
+| liveness       | update the status of agents, terminate and delete them                  |
 | tokens         | issue tokens                                                            |
 | task_slots     | count held tasks and revive agents, for `domain.tasks`                  |
-| launch_queries | find agents with launchers, for the coordinator                         |
-| retention      | delete agents that were terminated long ago                             |
-| reads          | show and list agents, count them, show their health                     |
+| reads          | show, list and count agents, show their health, find those to launch    |
 | persist        | write rows and events                                                   |
 """
 
 from quarterdeck.domain.agents.operations.heartbeat import HeartbeatRecorder as HeartbeatRecorder
-from quarterdeck.domain.agents.operations.launch_queries import (
-    list_launch_zones as list_launch_zones,
-    list_launchable as list_launchable,
-)
 from quarterdeck.domain.agents.operations.liveness import (
     count_stale as count_stale,
     list_due_liveness_checks as list_due_liveness_checks,
@@ -36,6 +30,8 @@ from quarterdeck.domain.agents.operations.reads import (
     count_by_status as count_by_status,
     list_agent_ids as list_agent_ids,
     list_agents as list_agents,
+    list_launch_zones as list_launch_zones,
+    list_launchable as list_launchable,
 )
 from quarterdeck.domain.agents.operations.register import Registrar as Registrar
 from quarterdeck.domain.agents.operations.task_slots import adjust_held as adjust_held, revive as revive

@@ -1,13 +1,24 @@
-"""Updates the status of agents and terminates agents, under the zone's lock. Also finds due liveness checks."""
+"""Updates the status of agents, terminates and deletes them, under the zone's lock. Also finds due liveness checks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
-from quarterdeck.domain.agents.model import Agent, AgentResult, DueLivenessCheck, RefreshStatus, Terminate
+from quarterdeck.domain.access import operations as access
+from quarterdeck.domain.agents.model import (
+    Agent,
+    AgentResult,
+    DeleteAgent,
+    DeleteAgentResult,
+    DueLivenessCheck,
+    RefreshStatus,
+    Terminate,
+)
 from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.load import LoadedAgents, load
 from quarterdeck.domain.agents.queries import Q
@@ -17,6 +28,7 @@ from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 
 TERMINATE_PERMISSION = "agents.terminate"
+_decode_capabilities = msgspec.json.Decoder(list[str]).decode
 
 
 async def refresh_status(tx: Transaction, commands: Sequence[RefreshStatus]) -> list[AgentResult | Problem | Busy]:
@@ -96,3 +108,36 @@ async def count_stale(tx: Transaction) -> int:
     """Count the stale agents of all zones."""
     [[row]] = await tx.read(Q.agents_in_error_count())
     return int(str(row[0]))
+
+
+async def delete_past_retention(
+    tx: Transaction, commands: Sequence[DeleteAgent]
+) -> list[DeleteAgentResult | Problem | Busy]:
+    """Delete agents that were terminated long ago, with their pulses, heartbeats and capabilities.
+
+    Under the zone's lock, a concurrent registration either finds the agent or creates a new one.
+    """
+    locked, _ = await access.lock(tx, commands)
+    batch = sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked.zones})
+    _, deleted_rows = await tx.read(
+        Q.agent_pulses_lock(batch=[row[:2] for row in batch]), Q.agents_delete_expired(batch=batch)
+    )
+    capabilities_by_ref = {
+        (str(zone_id), str(agent_id)): _decode_capabilities(str(capabilities))
+        for zone_id, agent_id, capabilities in deleted_rows
+    }
+    if capabilities_by_ref:
+        refs = sorted(capabilities_by_ref)
+        tx.write(Q.agent_pulses_delete(batch=refs))
+        tx.write(Q.agent_heartbeats_delete_of_agents(batch=refs))
+        capability_rows = [
+            (zone_id, capability, agent_id)
+            for (zone_id, agent_id), capabilities in sorted(capabilities_by_ref.items())
+            for capability in capabilities
+        ]
+        if capability_rows:
+            tx.write(Q.agent_capabilities_delete(batch=capability_rows))
+    return [
+        locked.lock_failures.get(command.zone_id) or DeleteAgentResult(command.ref in capabilities_by_ref)
+        for command in commands
+    ]

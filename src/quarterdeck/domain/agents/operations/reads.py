@@ -1,8 +1,8 @@
-"""Reads of agents: show, list, count and health history."""
+"""Reads of agents: show, list, count and health history. Reads across zones of agents that have a launcher."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.access import operations as access
@@ -15,6 +15,7 @@ from quarterdeck.domain.agents.model import (
     AgentStatus,
     Heartbeat,
     ShowAgent,
+    State,
 )
 from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
@@ -80,3 +81,16 @@ async def list_agent_ids(tx: Transaction, zone_id: str, *, after: str, limit: in
     """Return the next agent ids of a zone after an id, terminated agents included. For the Redis mirror."""
     [rows] = await tx.read(Q.agents_list_ids(zone_id=zone_id, after=after, limit=limit))
     return [str(row[0]) for row in rows]
+
+
+async def list_launch_zones(tx: Transaction, after: Mapping[str, str], limit: int) -> list[tuple[str, str]]:
+    """Return (launcher, zone id) pairs that have agents. `after` maps each launcher to the zone to continue after."""
+    batch = sorted(after.items())
+    [rows] = await tx.read(Q.agents_launch_zones(batch=batch, limit=limit))
+    return [(str(launcher), str(zone_id)) for launcher, zone_id in rows]
+
+
+async def list_launchable(tx: Transaction, launcher_zones: Sequence[tuple[str, str]], limit: int) -> list[Agent]:
+    """Return the IDLE agents of these (launcher, zone id) pairs that have a free slot and accept tasks."""
+    batch = [(*launcher_zone, State.IDLE, 1, 0) for launcher_zone in sorted(set(launcher_zones))]
+    return await tx.fetch(Agent, Q.agents_launchable(batch=batch, limit=limit))

@@ -7,8 +7,7 @@ A write takes a batch of commands, loads their rows under the zones' locks, deci
 | load       | loads the batch for `show`, `unregister`, updates and heartbeats                      |
 | register   | registers services                                                                    |
 | update     | updates services and records their heartbeats                                         |
-| unregister | unregisters services, by request and when a session or zone ends                      |
-| retention  | deletes services that were unregistered long ago                                      |
+| unregister | unregisters services, by request and when a session or zone ends; deletes them later  |
 | reads      | shows and lists services; the statement and decoder for other components              |
 | persist    | writes the rows and events that were decided                                          |
 """

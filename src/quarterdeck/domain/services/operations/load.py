@@ -11,8 +11,7 @@ from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.access.model import AccessCommand
 from quarterdeck.domain.services.model import Service
 from quarterdeck.domain.services.queries import Q
-from quarterdeck.domain.services.rules.batch_changes import BatchChanges
-from quarterdeck.domain.services.rules.states import ServiceBatchInput
+from quarterdeck.domain.services.rules.states import BatchChanges, ServiceBatchInput
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode

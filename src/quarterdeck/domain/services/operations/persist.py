@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.domain.services.queries import Q
-from quarterdeck.domain.services.rules.batch_changes import BatchChanges, PendingEvent
+from quarterdeck.domain.services.rules.states import BatchChanges, PendingEvent
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.sql import BoundStatement, chunks

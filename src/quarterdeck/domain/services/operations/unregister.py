@@ -1,4 +1,4 @@
-"""Unregisters services, by request and when a session or a zone ends."""
+"""Unregisters services, by request and when a session or a zone ends. Deletes them after the retention period."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
-from quarterdeck.domain.services.model import NO_SESSION, Unregister, UnregisterResult
+from quarterdeck.domain.access import operations as access
+from quarterdeck.domain.services.model import NO_SESSION, DeleteResult, DeleteService, Unregister, UnregisterResult
 from quarterdeck.domain.services.operations import persist
 from quarterdeck.domain.services.operations.load import LoadedServices, decode_services, load
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import states
-from quarterdeck.domain.services.rules.batch_changes import BatchChanges
 from quarterdeck.domain.services.rules.registration import SESSION_ENDED
-from quarterdeck.domain.services.rules.unregister import RegistrationRemoval, apply_removal
+from quarterdeck.domain.services.rules.states import BatchChanges
+from quarterdeck.domain.services.rules.update import RegistrationRemoval, apply_removal
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
@@ -137,3 +138,24 @@ async def _apply_removals(
                 changes.put(pending.service)
                 tx.emit(persist.to_new_event(pending, cause.actor, cause.trace))
         await persist.write_services(tx, changes)
+
+
+async def delete_past_retention(
+    tx: Transaction, commands: Sequence[DeleteService]
+) -> list[DeleteResult | Problem | Busy]:
+    """Takes the zone's lock, because a registration can reactivate a service. The service must not be deleted between
+    the moment a registration finds it and the commit."""
+    locked, _ = await access.lock(tx, commands)
+    batch = sorted(
+        {
+            (command.zone_id, command.service_id, command.before)
+            for command in commands
+            if command.zone_id in locked.zones
+        }
+    )
+    [deleted_rows] = await tx.read(Q.services_delete_expired(batch=batch))
+    deleted = {(str(zone_id), str(service_id)) for zone_id, service_id in deleted_rows}
+    return [
+        locked.lock_failures.get(command.zone_id) or DeleteResult((command.zone_id, command.service_id) in deleted)
+        for command in commands
+    ]

@@ -10,7 +10,7 @@ from quarterdeck.domain.services.operations import persist
 from quarterdeck.domain.services.operations.load import LoadedServices, load
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import states
-from quarterdeck.domain.services.rules.batch_changes import BatchChanges, PendingEvent
+from quarterdeck.domain.services.rules.states import BatchChanges, PendingEvent
 from quarterdeck.domain.services.rules.update import apply_heartbeat, changed_fields, update_service
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction

@@ -3,9 +3,7 @@
 | module        | decides                                                                              |
 |---------------|--------------------------------------------------------------------------------------|
 | endpoint_urls | which URLs may be registered, and which of them the server may push to               |
-| states        | whether a service is registered, which service a path names, and its view            |
-| batch_changes | (holds the services of a batch, as loaded and as changed)                            |
+| states        | whether a service is registered, which service a path names, its view; the batch     |
 | registration  | the result of a registration: a new service, an existing one, or a reactivated one   |
-| update        | the result of an update and of a heartbeat                                           |
-| unregister    | what follows for a service when some of its registrations are deleted                |
+| update        | the result of an update, of a heartbeat, and of deleted registrations                |
 """

@@ -24,9 +24,8 @@ from quarterdeck.domain.services.model import (
     Service,
     ServiceHealth,
 )
-from quarterdeck.domain.services.rules.batch_changes import BatchChanges, PendingEvent
 from quarterdeck.domain.services.rules.endpoint_urls import push_problem
-from quarterdeck.domain.services.rules.states import SPAWN_FOR, Registration, is_registered
+from quarterdeck.domain.services.rules.states import SPAWN_FOR, BatchChanges, PendingEvent, Registration, is_registered
 from quarterdeck.domain.services.rules.update import apply_update, changed_fields, starts_push, with_next_secret
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session, State

@@ -1,7 +1,9 @@
-"""How updates and heartbeats change a service."""
+"""How updates, heartbeats and deleted registrations change a service."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +21,7 @@ from quarterdeck.domain.services.model import (
     Update,
 )
 from quarterdeck.domain.services.rules.endpoint_urls import push_problem
+from quarterdeck.domain.services.rules.states import PendingEvent
 
 T = TypeVar("T")
 
@@ -106,3 +109,31 @@ def apply_heartbeat(service: Service, update: ServiceUpdate, now: Millis) -> Ser
     after = msgspec.structs.replace(apply_update(service, update), last_heartbeat_at=now)
     is_changed = (after.health, after.metadata_json) != (service.health, service.metadata_json)
     return msgspec.structs.replace(after, updated_at=now) if is_changed else after
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRemoval:
+    """A service that has just lost some or all of its registrations."""
+
+    service: Service
+    removed_sessions: Collection[str]
+    """Ids of the sessions whose registrations were deleted. Empty if a request found none to delete."""
+    has_registration: bool
+    """Whether a registration is left. The registration of an expired session counts until it is deleted."""
+    successor_id: str | None
+    """The id of the first live session among the remaining registrants, or None."""
+
+
+def apply_removal(removal: RegistrationRemoval, reason: str, now: Millis) -> PendingEvent | None:
+    """Return the event for the removal, with the changed service. None if the service was already unregistered."""
+    service = removal.service
+    if service.unregistered_at is not None:
+        return None
+    if not removal.has_registration:
+        unregistered = msgspec.structs.replace(service, unregistered_at=now, updated_at=now, is_live=0)
+        return PendingEvent("unregister", unregistered, service, reason=reason)
+    after = msgspec.structs.replace(service, updated_at=now)
+    if service.agent_id not in removal.removed_sessions:
+        return PendingEvent("change", after, service, reason=reason)
+    reassigned = msgspec.structs.replace(after, agent_id=removal.successor_id)
+    return PendingEvent("change", reassigned, service, ("agent_id",), reason)

@@ -2,21 +2,18 @@
 
 | module         | operations                                                                             |
 |----------------|----------------------------------------------------------------------------------------|
-| load           | load sessions by id, also for other components                                         |
 | spawn          | spawn                                                                                  |
 | terminate      | terminate, stop a zone, run a cascade to its end                                       |
 | suspend        | suspend and resume                                                                     |
-| reads          | show, list, subtree, receipt, and the searches for sweeps                              |
+| reads          | load, show, list, subtree, receipt; the searches for sweeps and the retention delete   |
 | explain        | explain a session or a spawn                                                           |
-| repair_counts  | repair wrong counts                                                                    |
-| retention      | delete old rows                                                                        |
-| slot_counts    | counts of child sessions for the Redis mirror                                          |
+| counts         | repair wrong counts; count child sessions for the Redis mirror                         |
 """
 
-from quarterdeck.domain.sessions.operations.load import (
+from quarterdeck.domain.sessions.operations.counts import SlotCounts as SlotCounts
+from quarterdeck.domain.sessions.operations.reads import (
     decode_sessions as decode_sessions,
     load_statement as load_statement,
+    show_sessions as show_sessions,
 )
-from quarterdeck.domain.sessions.operations.reads import show_sessions as show_sessions
-from quarterdeck.domain.sessions.operations.slot_counts import SlotCounts as SlotCounts
 from quarterdeck.domain.sessions.operations.terminate import Terminator as Terminator

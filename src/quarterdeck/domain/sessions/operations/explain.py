@@ -19,7 +19,7 @@ from quarterdeck.domain.sessions.model import (
     State,
     TreeNode,
 )
-from quarterdeck.domain.sessions.operations.load import decode_sessions
+from quarterdeck.domain.sessions.operations.reads import decode_sessions
 from quarterdeck.domain.sessions.operations.spawn import Spawner
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import admission, states

@@ -1,11 +1,12 @@
-"""Reads of sessions: one, a page, a subtree, a receipt, and the searches for sweeps."""
+"""Reads of sessions: one, a page, a subtree, a receipt, the searches for sweeps, and the retention delete."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.ids import Ref
+from quarterdeck.core.ids import Ref, lowest_id_at
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions.model import (
     Receipt,
@@ -17,7 +18,6 @@ from quarterdeck.domain.sessions.model import (
     TerminateResult,
     TreeNode,
 )
-from quarterdeck.domain.sessions.operations.load import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import states
 from quarterdeck.domain.sessions.rules.cascade import remaining_reasons
@@ -25,9 +25,19 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
+from quarterdeck.store.sql import BoundStatement
 
 REMAINING_MAX = 100
 """Maximum remaining sessions in a receipt."""
+
+
+def load_statement(refs: Sequence[Ref]) -> BoundStatement:
+    """The statement that loads sessions, for components that include it in their first round trip."""
+    return Q.sessions_get(batch=[*refs])
+
+
+def decode_sessions(rows: Sequence[Row]) -> dict[Ref, Session]:
+    return {(session.zone_id, session.id): session for session in decode(rows, Session)}
 
 
 async def show_sessions(tx: Transaction, commands: Sequence[SessionRef]) -> list[Session | Problem | Busy]:
@@ -124,3 +134,15 @@ async def find_unfinished_cascades(tx: Transaction, limit: int) -> list[Ref]:
 
 def _decode_refs(rows: Sequence[Row]) -> list[Ref]:
     return [(str(zone_id), str(row_id)) for zone_id, row_id in rows]
+
+
+def retention_statements(before: Millis, limit: int) -> list[BoundStatement]:
+    """Delete up to `limit` sessions and up to `limit` cascades that ended before a time; children before their parents.
+
+    No live tree is affected: the TTL of a session is at most one day, and the retention period is longer. Events have
+    their own retention (`engine.event_retention`).
+    """
+    return [
+        Q.sessions_delete_expired(before=before, before_id=lowest_id_at(before), limit=limit),
+        Q.cascades_delete_expired(before=before, limit=limit),
+    ]

@@ -12,7 +12,7 @@ from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
-from quarterdeck.domain.sessions.operations.load import decode_sessions
+from quarterdeck.domain.sessions.operations.reads import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import admission
 from quarterdeck.domain.sessions.rules.admission import SPAWN, Count, CountKey, ExpiredGroup, SpawnBatchInput

@@ -10,7 +10,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.sessions.model import State, Suspend, SuspendResult, TreeNode
-from quarterdeck.domain.sessions.operations.load import decode_sessions
+from quarterdeck.domain.sessions.operations.reads import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import states
 from quarterdeck.domain.sessions.rules.suspension import SessionTrees, SuspensionChange

@@ -25,7 +25,7 @@ from quarterdeck.domain.sessions.model import (
     TerminateResult,
     TreeNode,
 )
-from quarterdeck.domain.sessions.operations.load import decode_sessions
+from quarterdeck.domain.sessions.operations.reads import decode_sessions
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import admission
 from quarterdeck.domain.sessions.rules.cascade import (

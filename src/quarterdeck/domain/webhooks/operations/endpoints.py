@@ -1,4 +1,5 @@
-"""Changes endpoints: load under the zones' locks, decide with `rules.endpoints`, persist."""
+"""Changes endpoints: load under the zones' locks, decide with `rules.endpoints`, persist. Also removes the endpoints of
+ended zones, and deletes old rows."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import lowest_id_at
 from quarterdeck.domain.access import operations as access
-from quarterdeck.domain.webhooks.model import Create, Delivery, Endpoint, EndpointResult, Replay, WebhookCommand
+from quarterdeck.domain.webhooks.model import Create, Delivery, Endpoint, EndpointResult, Remove, Replay, WebhookCommand
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules.endpoints import (
     EndpointBatchInput,
@@ -16,6 +19,7 @@ from quarterdeck.domain.webhooks.rules.endpoints import (
     EndpointPolicy,
     PendingEvent,
     key_scope,
+    mark_removed,
 )
 from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine import idempotency
@@ -23,6 +27,7 @@ from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
+from quarterdeck.store.sql import BoundStatement
 
 CHANGE_PERMISSION = "webhooks.change"
 
@@ -120,3 +125,31 @@ def _state_name(row: Endpoint) -> str:
     if row.removed_at is not None:
         return "removed"
     return "enabled" if row.enabled else "disabled"
+
+
+async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
+    """Listener: removes the endpoints of a zone in the transaction that ends it, which holds the zone's lock."""
+    zone_ends = {event.zone_id: event for event in events if event.type == "zone.end"}
+    if not zone_ends:
+        return
+    [rows] = await tx.read(Q.webhooks_of_zones(batch=[(zone_id,) for zone_id in sorted(zone_ends)]))
+    if not rows:
+        return
+    before = decode(rows, Endpoint)
+    after = [mark_removed(row, tx.now) for row in before]
+    tx.write(Q.webhooks_update(batch=[update_row(row) for row in after]))
+    for old, row in zip(before, after, strict=True):
+        cause = zone_ends[row.zone_id]
+        command = Remove(zone_id=row.zone_id, id=row.id, trace=cause.trace)
+        tx.emit(to_new_event(PendingEvent(command, "removed", old, row)))
+
+
+def retention_statements(before: Millis, limit: int) -> list[BoundStatement]:
+    """Delete up to `limit` ended deliveries created before a time, and up to `limit` endpoints removed before it.
+
+    An endpoint is deleted only when it has no deliveries left.
+    """
+    return [
+        Q.webhook_deliveries_delete_expired(before_id=lowest_id_at(before), limit=limit),
+        Q.webhooks_delete_expired(before=before, limit=limit),
+    ]

@@ -2,8 +2,7 @@
 
 | module      | decides                                                                            |
 |-------------|------------------------------------------------------------------------------------|
-| event_types | which types an endpoint may name, and which types an event matches                 |
-| payloads    | the body of a delivery                                                             |
+| payloads    | which types an endpoint may name and an event matches; the body of a delivery      |
 | states      | the states of a delivery, when the next attempt is due, what a response means      |
 | endpoints   | which endpoints may be created, and how they change                                |
 | views       | the responses for endpoints and deliveries                                         |

@@ -30,7 +30,7 @@ from quarterdeck.domain.webhooks.model import (
     Update,
     WebhookCommand,
 )
-from quarterdeck.domain.webhooks.rules import event_types, states
+from quarterdeck.domain.webhooks.rules import payloads, states
 from quarterdeck.domain.webhooks.rules.payloads import build_test_payload
 
 _replace = msgspec.structs.replace
@@ -45,16 +45,16 @@ FIRST_SECRET_NUMBER = 1
 
 def normalize_types(types: Iterable[str] | None) -> tuple[str, ...]:
     """The given types without duplicates, or the default types."""
-    return tuple(dict.fromkeys(event_types.DEFAULT_TYPES if types is None else types))
+    return tuple(dict.fromkeys(payloads.DEFAULT_TYPES if types is None else types))
 
 
 def types_problem(types: Iterable[str]) -> Invalid | None:
     """The problem with an unknown type, or None. A mistyped type would never match an event."""
     for name in types:
-        if name not in event_types.ALLOWED_TYPES:
+        if name not in payloads.ALLOWED_TYPES:
             return Invalid(
                 "invalid_webhook_type",
-                f"Unknown event type {name!r}. Allowed: {', '.join(event_types.ALLOWED_TYPES)}.",
+                f"Unknown event type {name!r}. Allowed: {', '.join(payloads.ALLOWED_TYPES)}.",
                 field="types",
             )
     return None

@@ -1,4 +1,15 @@
-"""The body of a delivery.
+"""Which events an endpoint gets, and the body of a delivery.
+
+An endpoint gets the events that match at least one of its types:
+
+| type                  | matching events                                                            |
+|-----------------------|----------------------------------------------------------------------------|
+| `task.status_changed` | every event that changes the status of a task                              |
+| `alert`               | retries exhausted, a dependency cycle, a stale agent, a disabled endpoint  |
+| `task.created`, …     | the log events of this type                                                |
+| `*`                   | every event of tasks and agents, and every alert                           |
+
+An event that matches several types is delivered once.
 
 The body for a task's status change has a published format: `event`, `taskId`, `previousStatus`, `newStatus`,
 `workspaceId`, `timestamp`, and a few more fields. For all other events, it contains the data of the log event. Bodies
@@ -7,16 +18,57 @@ contain no secrets, because events contain none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.log_event import LogEvent
-from quarterdeck.domain.webhooks.rules import event_types
+from quarterdeck.domain.coordination.rules import log_view
 
+STATUS_CHANGED = "task.status_changed"
+ALERT = "alert"
+ALL_EVENTS = "*"
+TEST = "webhook.test"
+DISABLED = "webhook.disabled"
+DEFAULT_TYPES = (STATUS_CHANGED, ALERT)
+EVENT_PREFIXES = ("task.", "agent.")
+"""`*` matches all events with these prefixes, and `DISABLED`."""
+ALLOWED_TYPES = (
+    STATUS_CHANGED,
+    ALERT,
+    ALL_EVENTS,
+    *(event_type for event_type in log_view.EVENT_LEVELS if event_type.startswith(EVENT_PREFIXES)),
+    DISABLED,
+)
+"""All types that an endpoint may name."""
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 _STATUS_CHANGE_FIELDS = ("reason", "taskType", "agentId", "attempt", "cycle")
 """Fields that the body of a status change copies from the event's data."""
 _SUBJECT_FIELDS = {"task": "taskId", "agent": "agentId", "webhook": "webhookId"}
+
+
+def alert_type(event_type: str, data: Mapping[str, object]) -> str | None:
+    """The kind of alert that an event is, or None."""
+    if event_type == "agent.stale":
+        return "agent_stale"
+    if event_type == DISABLED:
+        return "webhook_disabled"
+    if not event_type.startswith("task."):
+        return None
+    if data.get("reason") == "dependency_cycle":
+        return "dependency_cycle"
+    return "retries_exhausted" if data.get("exhausted") is True else None
+
+
+def matching_types(event_type: str, *, is_change: bool, is_alert: bool) -> frozenset[str]:
+    """All types that match an event."""
+    types = {ALL_EVENTS, event_type}
+    if is_change:
+        types.add(STATUS_CHANGED)
+    if is_alert:
+        types.add(ALERT)
+    return frozenset(types)
 
 
 class Payload(msgspec.Struct, frozen=True):
@@ -29,13 +81,13 @@ class Payload(msgspec.Struct, frozen=True):
 def build_payload(event: LogEvent) -> Payload | None:
     """None for events that are not delivered."""
     family = event.type.partition(".")[0]
-    if not event.type.startswith(event_types.EVENT_PREFIXES) and event.type != event_types.DISABLED:
+    if not event.type.startswith(EVENT_PREFIXES) and event.type != DISABLED:
         return None
     data = _decode(event.data)
-    alert = event_types.alert_type(event.type, data)
+    alert = alert_type(event.type, data)
     is_change = family == "task" and event.from_state is not None and event.from_state != event.to_state
-    types = event_types.matching_types(event.type, is_change=is_change, is_alert=alert is not None)
-    body: dict[str, object] = {"event": event_types.STATUS_CHANGED if is_change else event.type}
+    types = matching_types(event.type, is_change=is_change, is_alert=alert is not None)
+    body: dict[str, object] = {"event": STATUS_CHANGED if is_change else event.type}
     body[_SUBJECT_FIELDS[family]] = event.subject
     if is_change:
         body |= {"previousStatus": event.from_state, "newStatus": event.to_state}
@@ -51,12 +103,12 @@ def build_payload(event: LogEvent) -> Payload | None:
 
 def build_test_payload(zone_id: str, endpoint_id: str, delivery_id: str, now: Millis) -> Payload:
     body = {
-        "event": event_types.TEST,
+        "event": TEST,
         "webhookId": endpoint_id,
         "workspaceId": zone_id,
         "timestamp": iso(now),
         "eventId": delivery_id,
-        "type": event_types.TEST,
+        "type": TEST,
         "data": {},
     }
-    return Payload(event_types.TEST, frozenset(), msgspec.json.encode(body).decode())
+    return Payload(TEST, frozenset(), msgspec.json.encode(body).decode())
