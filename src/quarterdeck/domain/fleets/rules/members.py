@@ -14,7 +14,7 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Key, KeyRecord
+from quarterdeck.core.idempotency import BatchKeys, Key, KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     ClaimMonitor,
     ConfigureMonitor,
@@ -46,7 +46,6 @@ from quarterdeck.domain.fleets.model.rows import (
 )
 from quarterdeck.domain.fleets.rules import agent_cards, errors, monitor
 from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
-from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 
 CREATE_OPERATION, REGISTER_OPERATION = "fleet.create", "member.register"
 """Operation names under which idempotency keys are stored."""
@@ -167,7 +166,7 @@ class FleetBatch:
             *(MemberStatus.ACTIVE, self._now, None, agent_cards.build_administrator_card(fleet_id)),
         )
         self._add_member(administrator)
-        self.keys.add(command_key(command), command.request_digest, fleet_id)
+        self.keys.add(command_key(command), command.request_digest, str(fleet_id))
         self._add_event("fleet.created", command, fleet, None, "active")
         for member in (director, administrator):
             self._add_event("member.registered", command, member, None, member.status)
@@ -203,7 +202,7 @@ class FleetBatch:
         placement = (
             None if command.location is None else self._add_placement(member, fleet.director_agent_id, command.location)
         )
-        self.keys.add(command_key(command), command.request_digest, agent_id)
+        self.keys.add(command_key(command), command.request_digest, str(agent_id))
         self._add_event("member.registered", command, member, None, member.status)
         return RegisterMemberResult(member, placement)
 
@@ -312,9 +311,10 @@ class FleetBatch:
         return next_id
 
     def _find_created(self, command: CreateFleet) -> CreateFleetResult | Problem | None:
-        fleet_id = self.keys.find_created_id(command_key(command), command.request_digest)
-        if fleet_id is None or isinstance(fleet_id, Problem):
-            return fleet_id
+        created_id = self.keys.find(command_key(command), command.request_digest)
+        if created_id is None or isinstance(created_id, Problem):
+            return created_id
+        fleet_id = int(created_id)
         fleet = self.fleets.get((command.zone_id, fleet_id))
         if fleet is None:
             return errors.fleet_not_found(fleet_id)
@@ -328,9 +328,10 @@ class FleetBatch:
         return CreateFleetResult(fleet, director, administrator, self.placements.get(director.ref), created=False)
 
     def _find_registered(self, command: RegisterMember, fleet: Fleet) -> RegisterMemberResult | Problem | None:
-        agent_id = self.keys.find_created_id(command_key(command), command.request_digest)
-        if agent_id is None or isinstance(agent_id, Problem):
-            return agent_id
+        created_id = self.keys.find(command_key(command), command.request_digest)
+        if created_id is None or isinstance(created_id, Problem):
+            return created_id
+        agent_id = int(created_id)
         member = self._find_active_member(fleet, agent_id)
         if member is None:
             return errors.member_not_found(agent_id, fleet.fleet_id)

@@ -10,7 +10,7 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Key, KeyRecord
+from quarterdeck.core.idempotency import BatchKeys, Key, KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     Broadcast,
@@ -35,7 +35,6 @@ from quarterdeck.domain.fleets.model.rows import (
 )
 from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.domain.fleets.rules.agent_cards import ADMINISTRATOR_KIND, member_kind
-from quarterdeck.domain.fleets.rules.idempotency import BatchKeys
 
 SEND_OPERATION = "message.send"
 """The operation name under which idempotency keys are stored."""
@@ -115,7 +114,7 @@ class MessageBatch:
         if member_kind(recipient.agent_card_json) == ADMINISTRATOR_KIND:
             return errors.administrator_cannot_receive()
         message = self._add_delivery(command, recipient.agent_id, None, command.text)
-        self.keys.add(command_key(command), command.request_digest, message.task_id)
+        self.keys.add(command_key(command), command.request_digest, str(message.task_id))
         self._add_event("message.sent", None, message, command)
         return SendResult(message)
 
@@ -129,7 +128,7 @@ class MessageBatch:
         deliveries = [
             self._add_delivery(command, member.agent_id, summary.task_id, command.text) for member in recipients
         ]
-        self.keys.add(command_key(command), command.request_digest, summary.task_id)
+        self.keys.add(command_key(command), command.request_digest, str(summary.task_id))
         self._add_event("message.sent", None, summary, command, len(deliveries))
         return SendResult(summary, tuple(deliveries))
 
@@ -285,9 +284,10 @@ class MessageBatch:
         )
 
     def _find_repeated_outcome(self, command: Send | Broadcast) -> SendResult | Problem | None:
-        message_id = self.keys.find_created_id(command_key(command), command.request_digest)
-        if message_id is None or isinstance(message_id, Problem):
-            return message_id
+        created_id = self.keys.find(command_key(command), command.request_digest)
+        if created_id is None or isinstance(created_id, Problem):
+            return created_id
+        message_id = int(created_id)
         message = self._messages.get((command.zone_id, message_id))
         if message is None:
             return errors.message_not_found(message_id)

@@ -67,8 +67,8 @@ class EndpointUpdater:
 async def _persist(tx: Transaction, decider: EndpointDecider) -> None:
     if decider.created:
         tx.write(Q.webhooks_insert(batch=[msgspec.structs.astuple(decider.row(ref)) for ref in decider.created]))
-    if decider.key_records:
-        tx.write(idempotency.store_records(decider.key_records, tx.now))
+    if decider.keys.new_records:
+        tx.write(idempotency.store_records(decider.keys.new_records, tx.now))
     if changed := sorted(decider.changed):
         [updated] = await tx.read(Q.webhooks_update(batch=[update_row(decider.row(ref)) for ref in changed]))
         if len(updated) != len(changed):

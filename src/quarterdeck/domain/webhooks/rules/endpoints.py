@@ -11,7 +11,7 @@ from msgspec import UNSET
 from quarterdeck.core import ssrf
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Invalid, LimitReached, NotFound, Problem
-from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict, new_record
+from quarterdeck.core.idempotency import BatchKeys, Key, KeyRecord
 from quarterdeck.core.ids import Ref
 from quarterdeck.domain.services.rules.endpoint_urls import endpoint_problem
 from quarterdeck.domain.webhooks.model import (
@@ -132,9 +132,8 @@ class EndpointDecider:
         self._zone_problems = zone_problems
         self._rows = {row.ref: row for row in loaded.endpoints}
         self._deliveries = {(row.zone_id, row.endpoint_id, row.id): row for row in loaded.deliveries}
-        self._keys = {**loaded.keys}
+        self.keys = BatchKeys(loaded.keys)
         self._policy = policy
-        self.key_records: list[KeyRecord] = []
         self.created: list[Ref] = []
         self.changed: set[Ref] = set()
         self.reenabled: set[Ref] = set()
@@ -173,8 +172,11 @@ class EndpointDecider:
 
     def _create(self, command: Create) -> EndpointResult | Problem:
         key = key_scope(command)
-        if key is not None and (key_record := self._keys.get(key)):
-            return self._repeat_create(command, key, key_record)
+        created_id = self.keys.find(key, command.request_digest)
+        if isinstance(created_id, Problem):
+            return created_id
+        if created_id is not None:
+            return self._repeat_create(command.zone_id, created_id)
         used = sum(row.zone_id == command.zone_id and row.removed_at is None for row in self._rows.values())
         if problem := self._fields_problem(command) or (_limit_exceeded(used) if used >= ENDPOINTS_MAX else None):
             return problem
@@ -197,21 +199,17 @@ class EndpointDecider:
         )
         self._rows[row.ref] = row
         self.created.append(row.ref)
-        if key is not None:
-            self._keys[key] = new_record(key, command.request_digest, row.id)
-            self.key_records.append(self._keys[key])
+        self.keys.add(key, command.request_digest, row.id)
         self.events.append(
             PendingEvent(command, "created", None, row, {"host": url_host(row.url), "types": [*command.types]})
         )
         return EndpointResult(row, include_secret=True)
 
-    def _repeat_create(self, command: Create, key: Key, key_record: KeyRecord) -> EndpointResult | Problem:
+    def _repeat_create(self, zone_id: str, endpoint_id: str) -> EndpointResult | Problem:
         """The endpoint that the key created. It is returned even if the limit has been reached since."""
-        if key_record.digest != command.request_digest:
-            return key_conflict(key)
-        row = self._rows.get((command.zone_id, key_record.subject_id))
+        row = self._rows.get((zone_id, endpoint_id))
         if row is None or row.removed_at is not None:
-            return not_found(key_record.subject_id)
+            return not_found(endpoint_id)
         # Only the first secret is returned, because its response may have been lost. A rotation returned later secrets.
         return EndpointResult(row, include_secret=row.secret_number == FIRST_SECRET_NUMBER, is_repeat=True)
 
