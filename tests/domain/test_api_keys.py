@@ -15,9 +15,10 @@ from quarterdeck.core.api_key import ParsedApiKey
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.errors import LimitReached, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
+from quarterdeck.core.paging import PageFilter
 from quarterdeck.domain.api_keys import operations as keys
 from quarterdeck.domain.api_keys.component import ApiKeys
-from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyFilter, RevokeKey
+from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, RevokeKey
 from quarterdeck.domain.api_keys.queries import Q
 from quarterdeck.domain.sessions.model import StopZone
 from quarterdeck.engine.lanes import zones_of
@@ -83,7 +84,7 @@ class KeyHarness:
             return True
         return False
 
-    async def list_keys(self, filters: KeyFilter) -> list[ApiKey]:
+    async def list_keys(self, filters: PageFilter) -> list[ApiKey]:
         return await self.engine.read(lambda tx: keys.list_keys(tx, filters), zones=zones_of([filters]))
 
 
@@ -364,12 +365,12 @@ async def test_stopping_a_zone_without_ending_it_keeps_its_keys(key_harness: Key
 async def test_keys_are_listed_newest_first_in_pages_without_digests(key_harness: KeyHarness) -> None:
     created = [(await key_harness.create()).key for _ in range(3)]
     await key_harness.create(OTHER_ZONE)
-    first = await key_harness.list_keys(KeyFilter(ZONE, 2))
-    rest = await key_harness.list_keys(KeyFilter(ZONE, 2, before=first[-1].id))
+    first = await key_harness.list_keys(PageFilter(zone_id=ZONE, limit=2))
+    rest = await key_harness.list_keys(PageFilter(zone_id=ZONE, limit=2, before=first[-1].id))
     assert [*first, *rest] == created[::-1]
-    assert await key_harness.list_keys(KeyFilter(OTHER_ZONE, 10, before="0")) == []
+    assert await key_harness.list_keys(PageFilter(zone_id=OTHER_ZONE, limit=10, before="0")) == []
     with pytest.raises(Problem, match="Zone 'missing' does not exist"):
-        await key_harness.list_keys(KeyFilter("missing", 10))
+        await key_harness.list_keys(PageFilter(zone_id="missing", limit=10))
 
 
 async def test_bearer_of_an_ended_session_cannot_create_revoke_or_list_keys(
@@ -391,7 +392,7 @@ async def test_bearer_of_an_ended_session_cannot_create_revoke_or_list_keys(
             key_harness.create(bearer=bearer),
             key_harness.create("missing", bearer=bearer),
             key_harness.revoke(created.key, bearer),
-            key_harness.list_keys(KeyFilter(ZONE, 10, bearer=bearer)),
+            key_harness.list_keys(PageFilter(zone_id=ZONE, limit=10, bearer=bearer)),
             return_exceptions=True,
         )
         assert result_names(outcomes) == ["session_ended"] * 4, bearer
@@ -411,7 +412,7 @@ async def test_query_plans_do_not_degrade_with_many_ended_keys(postgres_url: str
         harness = KeyHarness(RuntimeHarness(postgres_url, (store, store), RuntimeOptions()))
         created = await harness.create()
         await harness.authenticate_lane.submit(created.parsed)
-        await harness.list_keys(KeyFilter(ZONE, 10))
+        await harness.list_keys(PageFilter(zone_id=ZONE, limit=10))
         await harness.revoke(created.key)
         await harness.create(OTHER_ZONE)
         await harness.stop_lane.submit(StopZone(OTHER_ZONE, "obsolete", admin(OTHER_ZONE), ends_zone=True))

@@ -170,7 +170,9 @@ async def run_invocation_workload(runtime: RuntimeHarness, root: Session) -> Non
     ref = ShowInvocation(ZONE, row.id)
     await runtime.engine.read(lambda tx: reads.explain(tx, ref), zones=[ZONE])
     for service_id in (service.service_id, None):
-        filters = InvocationFilter(ZONE, 10, "ffffffff", InvocationState.RUNNING, service_id)
+        filters = InvocationFilter(
+            zone_id=ZONE, limit=10, before="ffffffff", status=InvocationState.RUNNING, service_id=service_id
+        )
         await runtime.engine.read(partial(reads.list_invocations, filters=filters), zones=[ZONE])
     await runtime.engine.read(lambda tx: load_ready_services(tx, [(ZONE, service.service_id)]), zones=[ZONE])
     sweeper = runtime.invocation_sweep_runner()

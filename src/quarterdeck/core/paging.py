@@ -13,11 +13,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Generic, Protocol, TypeVar
+from typing import Annotated, Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.routing import Call, Reply
 
@@ -41,6 +42,24 @@ class CamelPage(Page[View], Generic[View], frozen=True, rename="camel"):
 class PageQuery(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None
+
+
+class PageFields(TypedDict):
+    """The fields of `PageFilter`."""
+
+    zone_id: str
+    limit: int
+    before: str | None
+    bearer: Bearer | None
+
+
+class PageFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests a page of the rows of a zone, newest first. Subclasses add filters: None matches every row."""
+
+    zone_id: str
+    limit: int
+    before: str | None = None
+    bearer: Bearer | None = None
 
 
 class PagedQuery(Protocol):
@@ -81,6 +100,15 @@ class Listing(Generic[Row]):
     def start_key(self, query: PagedQuery) -> str | None:
         """The sort key after which the requested page begins. None for the first page."""
         return decode(self.name, query.cursor) if query.cursor else None
+
+    def page_fields(self, call: Call[object, PagedQuery]) -> PageFields:
+        """The fields of a `PageFilter`: `SessionFilter(**LISTING.page_fields(call), …)`. See `reply` for the limit."""
+        return {
+            "zone_id": call.zone_id,
+            "limit": call.query.limit + 1,
+            "before": self.start_key(call.query),
+            "bearer": call.caller.bearer,
+        }
 
     def reply(
         self,

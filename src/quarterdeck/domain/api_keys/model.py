@@ -66,15 +66,6 @@ class RevokeKey(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
-class KeyFilter(msgspec.Struct, frozen=True):
-    """Filter for a page of the keys of a zone, newest first."""
-
-    zone_id: str
-    limit: int
-    before: str | None = None
-    bearer: Bearer | None = None
-
-
 # -- rows --------------------------------------------------------------------------------------------------------
 
 

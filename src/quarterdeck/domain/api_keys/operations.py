@@ -11,9 +11,10 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import iso_or_none
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import Ref
+from quarterdeck.core.paging import PageFilter
 from quarterdeck.domain.access import operations as access
 from quarterdeck.domain.api_keys import rules
-from quarterdeck.domain.api_keys.model import ApiKey, CreateKey, KeyFilter, RevokeKey
+from quarterdeck.domain.api_keys.model import ApiKey, CreateKey, RevokeKey
 from quarterdeck.domain.api_keys.queries import Q
 from quarterdeck.domain.api_keys.rules import KeyBatchInput
 from quarterdeck.domain.sessions import operations as sessions
@@ -157,7 +158,7 @@ def _revoked_event(key: ApiKey, old_status: str, actor: str, trace: str | None) 
 # -- read --------------------------------------------------------------------------------------------------------
 
 
-async def list_keys(tx: Transaction, filters: KeyFilter) -> list[ApiKey]:
+async def list_keys(tx: Transaction, filters: PageFilter) -> list[ApiKey]:
     """Return up to `limit` keys of a zone, newest first."""
     await access.require_token(tx, filters.bearer)
     [rows] = await tx.read(Q.keys_page(zone_id=filters.zone_id, before=filters.before, limit=filters.limit))

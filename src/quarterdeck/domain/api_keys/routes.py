@@ -10,18 +10,10 @@ from quarterdeck.core import api_key
 from quarterdeck.core.caller import ADMIN
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.paging import Listing, Page, PageQuery
+from quarterdeck.core.paging import Listing, Page, PageFilter, PageQuery
 from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.api_keys import operations, rules
-from quarterdeck.domain.api_keys.model import (
-    ApiKey,
-    CreateKey,
-    CreateKeyBody,
-    KeyFilter,
-    KeyView,
-    NewKeyView,
-    RevokeKey,
-)
+from quarterdeck.domain.api_keys.model import ApiKey, CreateKey, CreateKeyBody, KeyView, NewKeyView, RevokeKey
 from quarterdeck.engine.transaction import Engine, Transaction
 
 LISTING = Listing[ApiKey]("keys")
@@ -58,8 +50,7 @@ class KeyHandlers:
         return Reply(rules.new_key_view(key, key_text), 201, [("cache-control", "no-store")])
 
     async def list_keys(self, call: Call[None, PageQuery]) -> Reply[Page[KeyView]]:
-        before = LISTING.start_key(call.query)
-        filters = KeyFilter(call.zone_id, call.query.limit + 1, before, call.caller.bearer)
+        filters = PageFilter(**LISTING.page_fields(call))
 
         async def read(tx: Transaction) -> tuple[list[ApiKey], Millis]:
             return await operations.list_keys(tx, filters), tx.now

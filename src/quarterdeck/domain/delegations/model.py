@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.paging import PageQuery
+from quarterdeck.core.paging import PageFilter, PageQuery
 from quarterdeck.core.routing import PathId
 from quarterdeck.domain.api_keys.model import Scope
 
@@ -181,16 +181,10 @@ class EdgeRef(msgspec.Struct, frozen=True):
     bearer: Bearer | None = None
 
 
-class EdgeFilter(msgspec.Struct, frozen=True):
-    """Requests a page of edges, newest first. A filter that is None matches every edge."""
-
-    zone_id: str
-    limit: int
-    before: str | None = None
+class EdgeFilter(PageFilter, frozen=True, kw_only=True):
     source: str | None = None
     target: str | None = None
     status: EdgeState | None = None
-    bearer: Bearer | None = None
 
 
 # -- stored ------------------------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from quarterdeck.core import idempotency
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.ids import new_id
@@ -64,23 +62,19 @@ class DelegationHandlers:
 
     async def list_delegations(self, call: Call[None, ListEdgesQuery]) -> Reply[Page[EdgeView]]:
         query = call.query
-        filters = EdgeFilter(
-            call.zone_id,
-            query.limit + 1,
-            LISTING.start_key(query),
-            source=query.source,
-            target=query.target,
-            status=query.status,
-            bearer=call.caller.bearer,
-        )
+        filters = EdgeFilter(**LISTING.page_fields(call), source=query.source, target=query.target, status=query.status)
         rows = await self.engine.read(lambda tx: reads.list_edges(tx, filters), zones=call.zones)
         return LISTING.reply(call, rows, states.view, Page)
 
     async def list_inbound(self, call: Call[None, EdgesOfSessionQuery]) -> Reply[Page[EdgeView]]:
-        return await self._list_session_edges(call, EdgeFilter(call.zone_id, 0, target=call.params["id"]))
+        return await self._list_session_edges(
+            call, EdgeFilter(**LISTING.page_fields(call), status=call.query.status, target=call.params["id"])
+        )
 
     async def list_outbound(self, call: Call[None, EdgesOfSessionQuery]) -> Reply[Page[EdgeView]]:
-        return await self._list_session_edges(call, EdgeFilter(call.zone_id, 0, source=call.params["id"]))
+        return await self._list_session_edges(
+            call, EdgeFilter(**LISTING.page_fields(call), status=call.query.status, source=call.params["id"])
+        )
 
     async def traverse(self, call: Call[None, TraverseQuery]) -> Traversal:
         return await self.engine.read(
@@ -96,10 +90,8 @@ class DelegationHandlers:
     async def _list_session_edges(
         self, call: Call[None, EdgesOfSessionQuery], filters: EdgeFilter
     ) -> Reply[Page[EdgeView]]:
-        query, before = call.query, LISTING.start_key(call.query)
-        page = msgspec.structs.replace(filters, limit=query.limit + 1, before=before, status=query.status)
         rows = await self.engine.read(
-            lambda tx: reads.list_session_edges(tx, _session_ref(call), page), zones=call.zones
+            lambda tx: reads.list_session_edges(tx, _session_ref(call), filters), zones=call.zones
         )
         return LISTING.reply(call, rows, states.view, Page)
 

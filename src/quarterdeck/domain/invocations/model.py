@@ -12,7 +12,7 @@ from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command, R_co
 from quarterdeck.core.ids import Ref
-from quarterdeck.core.paging import PageQuery
+from quarterdeck.core.paging import PageFilter, PageQuery
 from quarterdeck.core.routing import PathId
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -389,15 +389,11 @@ class ShowInvocation(msgspec.Struct, frozen=True):
     bearer: Bearer | None = None
 
 
-class InvocationFilter(msgspec.Struct, frozen=True):
-    zone_id: str
-    limit: int
-    before: str | None = None
+class InvocationFilter(PageFilter, frozen=True, kw_only=True):
     status: State | None = None
     service_id: str | None = None
     source_session_id: str | None = None
     target_session_id: str | None = None
-    bearer: Bearer | None = None
 
 
 # -- returned ----------------------------------------------------------------------------------------------------

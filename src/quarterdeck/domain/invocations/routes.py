@@ -80,14 +80,11 @@ class InvocationHandlers:
     async def list_invocations(self, call: Call[None, ListInvocationsQuery]) -> Reply[Page[InvocationView]]:
         query = call.query
         filters = InvocationFilter(
-            call.zone_id,
-            query.limit + 1,
-            LISTING.start_key(query),
-            query.status,
-            query.service_id,
-            query.source_session_id,
-            query.target_session_id,
-            call.caller.bearer,
+            **LISTING.page_fields(call),
+            status=query.status,
+            service_id=query.service_id,
+            source_session_id=query.source_session_id,
+            target_session_id=query.target_session_id,
         )
         rows = await self.engine.read(lambda tx: reads.list_invocations(tx, filters), zones=call.zones)
         return LISTING.reply(call, rows, states.view, Page)

@@ -12,7 +12,7 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
 from quarterdeck.core.ids import Ref
-from quarterdeck.core.paging import PageQuery
+from quarterdeck.core.paging import PageFilter, PageQuery
 from quarterdeck.core.routing import PathId
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -177,16 +177,10 @@ class ShowService(msgspec.Struct, frozen=True):
     bearer: Bearer | None = None
 
 
-class ServiceFilter(msgspec.Struct, frozen=True):
-    """Requests a page of services, newest first. A filter that is None matches every service."""
-
-    zone_id: str
-    limit: int
-    before: str | None = None
+class ServiceFilter(PageFilter, frozen=True, kw_only=True):
     session_id: str | None = None
     application_id: str | None = None
     health: ServiceHealth | None = None
-    bearer: Bearer | None = None
 
 
 # -- stored ------------------------------------------------------------------------------------------------------

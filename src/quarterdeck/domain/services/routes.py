@@ -135,8 +135,9 @@ class ServiceHandlers:
         application_id: str | None = None,
         health: ServiceHealth | None = None,
     ) -> Reply[Page[ServiceView]]:
-        before, bearer = LISTING.start_key(call.query), call.caller.bearer
-        filters = ServiceFilter(call.zone_id, call.query.limit + 1, before, session_id, application_id, health, bearer)
+        filters = ServiceFilter(
+            **LISTING.page_fields(call), session_id=session_id, application_id=application_id, health=health
+        )
         rows = await self.engine.read(lambda tx: reads.list_services(tx, filters), zones=call.zones)
         return LISTING.reply(call, rows, states.view, Page)
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.paging import PageQuery
+from quarterdeck.core.paging import PageFilter, PageQuery
 from quarterdeck.core.routing import PathId
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -177,17 +177,11 @@ class SessionRef(msgspec.Struct, frozen=True):
     bearer: Bearer | None = None
 
 
-class SessionFilter(msgspec.Struct, frozen=True):
-    """Filter for a page of the sessions of a zone, newest first. None matches everything."""
-
-    zone_id: str
-    limit: int
-    before: str | None = None
+class SessionFilter(PageFilter, frozen=True, kw_only=True):
     status: State | None = None
     application_id: str | None = None
     parent_id: str | None = None
     root_id: str | None = None
-    bearer: Bearer | None = None
 
 
 # -- rows --------------------------------------------------------------------------------------------------------

@@ -70,28 +70,18 @@ class SessionHandlers:
     async def list_sessions(self, call: Call[None, ListQuery]) -> Reply[Page[SessionView]]:
         query = call.query
         filters = SessionFilter(
-            call.zone_id,
-            query.limit + 1,
-            LISTING.start_key(query),
+            **LISTING.page_fields(call),
             status=query.status,
             application_id=query.application_id,
             parent_id=query.parent_id,
             root_id=query.root_id,
-            bearer=call.caller.bearer,
         )
         return await self._list(call, filters)
 
     async def list_children(self, call: Call[None, ChildrenQuery]) -> Reply[Page[SessionView]]:
         query = call.query
         await self.submit_show(_session_ref(call))
-        filters = SessionFilter(
-            call.zone_id,
-            query.limit + 1,
-            LISTING.start_key(query),
-            status=query.status,
-            parent_id=call.params["id"],
-            bearer=call.caller.bearer,
-        )
+        filters = SessionFilter(**LISTING.page_fields(call), status=query.status, parent_id=call.params["id"])
         return await self._list(call, filters)
 
     async def show_tree(self, call: Call[None, None]) -> SessionTree:
