@@ -25,6 +25,7 @@ All other packages may import from `core`; `core` imports from none of them.
 | ssrf            | which hosts and addresses the server may call on behalf of a client                 |
 | state_machine   | state machines as tables of transitions                                             |
 | trace_context   | W3C `traceparent` headers                                                           |
+| views           | functions that build a view from a row                                              |
 | webhook_signing | signature headers of outgoing requests, and the secrets that sign them              |
 
 Functions refuse bad requests by returning or raising a `Problem` (`errors`). The tests are in `tests/rules/` and need

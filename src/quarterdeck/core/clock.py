@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Annotated
 
-Millis = int
+Millis = Annotated[int, "milliseconds"]
 """An instant or a duration."""
 SECOND = 1_000
 MINUTE = 60 * SECOND

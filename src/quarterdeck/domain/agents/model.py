@@ -14,6 +14,7 @@ from quarterdeck.core.command import Command
 from quarterdeck.core.ids import Ref
 from quarterdeck.core.paging import Cursor, PageQuery
 from quarterdeck.core.routing import PathId
+from quarterdeck.core.views import JsonText
 
 CAPABILITIES_MAX = 64
 LABELS_MAX = 64
@@ -255,14 +256,14 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     name: str
     model: str | None
     description: str | None
-    capabilities: str
+    capabilities: JsonText
     """A JSON list without duplicates, in the order of the request."""
     max_concurrent_tasks: int
     heartbeat_interval_seconds: int
     stale_threshold_seconds: int
     coordinator_enabled: int
     launcher: str | None
-    labels: str
+    labels: JsonText
     pool: str | None
     status: State
     status_reason: str | None
@@ -303,7 +304,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
     cpu_percent: int | None
     last_seen_at: Millis
     next_expected_at: Millis
-    metadata_json: str
+    metadata_json: JsonText
 
 
 class WaitingAgent(msgspec.Struct, frozen=True, array_like=True):

@@ -13,6 +13,7 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.paging import PageFilter, PageQuery
 from quarterdeck.core.routing import PathId
+from quarterdeck.core.views import JsonText
 from quarterdeck.domain.api_keys.model import Scope
 
 SCOPES_MAX = 64
@@ -199,14 +200,14 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
     target_session_id: str
     issuer_application_id: str
     receiver_application_id: str
-    scopes: str
+    scopes: JsonText
     """A JSON array, sorted."""
     resource_id: str | None
-    resources: str | None
+    resources: JsonText | None
     """A JSON array, sorted; None: all resources."""
     hops: int
     """How many edges may still follow this one in a chain."""
-    constraints_json: str
+    constraints_json: JsonText
     parent_edge_id: str | None
     status: EdgeState
     expires_at: Millis
@@ -227,7 +228,7 @@ class GraphEdge(msgspec.Struct, frozen=True, array_like=True):
     source_session_id: str
     target_session_id: str
     parent_edge_id: str | None
-    scopes: str
+    scopes: JsonText
     expires_at: Millis
 
 

@@ -14,6 +14,7 @@ from quarterdeck.core.command import Command, R_co
 from quarterdeck.core.ids import Ref
 from quarterdeck.core.paging import PageFilter, PageQuery
 from quarterdeck.core.routing import PathId
+from quarterdeck.core.views import JsonText
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 Reason = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -209,15 +210,15 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     idempotency_key: str
     digest: str
     method: str
-    params_json: str
-    metadata_json: str
+    params_json: JsonText
+    metadata_json: JsonText
     status: State
     attempts: int
     max_attempts: int
     timeout_ms: int
-    retry_policy_json: str
-    result_json: str | None
-    error_json: str | None
+    retry_policy_json: JsonText
+    result_json: JsonText | None
+    error_json: JsonText | None
     parked: int
     """1 if one of its sessions is suspended, so that claims do not load the row. Only an optimization, which may be out
     of date: claims check the sessions themselves (`InvocationContext`)."""

@@ -14,6 +14,7 @@ from quarterdeck.core.command import Command
 from quarterdeck.core.ids import Ref
 from quarterdeck.core.paging import PageFilter, PageQuery
 from quarterdeck.core.routing import PathId
+from quarterdeck.core.views import JsonText
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 URL_MAX = 2_048
@@ -194,12 +195,12 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
     application_id: str
     agent_id: str | None
     endpoint_url: str
-    protocol_versions: str
+    protocol_versions: JsonText
     framework_name: str | None
     framework_version: str | None
-    capabilities: str
+    capabilities: JsonText
     health: ServiceHealth
-    metadata_json: str
+    metadata_json: JsonText
     delivery: DeliveryMode
     secret_number: int
     """Number of the current secret. 0 if the service has never had one."""

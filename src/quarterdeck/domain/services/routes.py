@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
 from quarterdeck.core.ids import new_id
@@ -119,7 +121,8 @@ class ServiceHandlers:
             return Reply(states.view(service), status)
         secret = self.secrets(service.zone_id, service.id, service.secret_number)
         # No proxy may cache the response, because it contains the secret.
-        return Reply(states.view(service, secret), status, [("cache-control", "no-store")])
+        view = msgspec.structs.replace(states.view(service), secret=secret)
+        return Reply(view, status, [("cache-control", "no-store")])
 
     async def _record_heartbeat(
         self, call: AnyCall, body: ServiceHeartbeatBody, service_id: str | None, session_id: str | None

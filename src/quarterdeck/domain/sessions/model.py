@@ -12,6 +12,7 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.paging import PageFilter, PageQuery
 from quarterdeck.core.routing import PathId
+from quarterdeck.core.views import JsonText
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -199,10 +200,10 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     status: State
     depth: int
-    capabilities: str
-    metadata: str
+    capabilities: JsonText
+    metadata: JsonText
     ttl_seconds: int
-    limits: str
+    limits: JsonText
     spawned_at: Millis
     expires_at: Millis
     suspended_at: Millis | None

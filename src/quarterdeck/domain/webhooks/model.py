@@ -13,6 +13,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Command
 from quarterdeck.core.ids import Ref
 from quarterdeck.core.paging import PageQuery
+from quarterdeck.core.views import JsonText
 
 ENDPOINTS_MAX = 50
 """Maximum endpoints per zone."""
@@ -220,7 +221,7 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
     id: str
     url: str
     description: str | None
-    types: str
+    types: JsonText
     """A JSON array of event types."""
     secret_number: int
     rotated_at: Millis | None
@@ -250,7 +251,7 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
     pos: int
     type: str
     """The value of `event` in the body."""
-    body: str
+    body: JsonText
     trace: str | None
     status: DeliveryState
     attempts: int
@@ -297,7 +298,7 @@ class FailPendingResult(msgspec.Struct, frozen=True):
 # -- returned ----------------------------------------------------------------------------------------------------
 
 
-class EndpointView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class EndpointView(msgspec.Struct, frozen=True, rename="camel"):
     id: str
     zone_id: str = msgspec.field(name="workspaceId")
     url: str
@@ -318,7 +319,7 @@ class EndpointList(msgspec.Struct, frozen=True, rename="camel"):
     next_cursor: str | None = None
 
 
-class DeliveryView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class DeliveryView(msgspec.Struct, frozen=True, rename="camel"):
     id: Annotated[str, Meta(description="the webhook-id header: the id of the event")]
     webhook_id: str
     event: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core import idempotency
@@ -112,7 +113,8 @@ class WebhookHandlers:
         row = result.endpoint
         secret = self.secrets(*row.ref, row.secret_number) if result.include_secret else UNSET
         # This response may contain a secret: no HTTP cache may store it.
-        return Reply(endpoint_view(row, secret), status, [("cache-control", "no-store")])
+        view = msgspec.structs.replace(endpoint_view(row), secret=secret)
+        return Reply(view, status, [("cache-control", "no-store")])
 
 
 def _delivery_reply(result: EndpointResult) -> Reply[DeliveryView]:

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from quarterdeck.core.caller import Bearer, Caller, Role
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.paging import PageQuery
+from quarterdeck.core.views import JsonText
 
 DEFAULT_ZONE = "default"
 """The zone that the server creates when it first starts."""
@@ -62,7 +63,7 @@ class Zone(msgspec.Struct, frozen=True, array_like=True):
     id: str
     name: str
     frozen: int
-    quotas: str
+    quotas: JsonText
     created_at: Millis
     updated_at: Millis
     ended_at: Millis | None

@@ -7,9 +7,10 @@ from typing import Protocol
 
 import msgspec
 
-from quarterdeck.core.clock import Millis, iso, iso_or_none
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound
 from quarterdeck.core.state_machine import StateMachine
+from quarterdeck.core.views import view_of
 from quarterdeck.domain.delegations.model import HOPS_MAX, Edge, EdgeState, EdgeVerb, EdgeView
 
 DELEGATION_STATES: StateMachine[EdgeState, EdgeVerb] = StateMachine(
@@ -111,31 +112,13 @@ def exceeds_authority(detail: str, excess: list[str], parent_edge_id: str | None
 
 # -- response ----------------------------------------------------------------------------------------------------
 
-
-def view(edge: Edge) -> EdgeView:
-    """Return the view of an edge. Stored constraints are passed through without decoding."""
-    return EdgeView(
-        id=edge.id,
-        delegation_edge_id=edge.id,
-        zone_id=edge.zone_id,
-        source_session_id=edge.source_session_id,
-        source_agent_id=edge.source_session_id,
-        target_session_id=edge.target_session_id,
-        target_agent_id=edge.target_session_id,
-        issuer_application_id=edge.issuer_application_id,
-        receiver_application_id=edge.receiver_application_id,
-        scopes=sorted(decode_names(edge.scopes)),
-        resource_id=edge.resource_id,
-        resources=None if edge.resources is None else sorted(decode_names(edge.resources)),
-        max_hops=edge.hops if edge.hops <= HOPS_MAX else None,
-        constraints_json=msgspec.Raw(edge.constraints_json.encode()),
-        parent_edge_id=edge.parent_edge_id,
-        status=edge.status,
-        expires_at=iso(edge.expires_at),
-        edge_version=edge.edge_version,
-        created_by=edge.created_by,
-        ended_at=iso_or_none(edge.ended_at),
-        ended_reason=edge.ended_reason,
-        created_at=iso(edge.created_at),
-        updated_at=iso(edge.updated_at),
-    )
+view = view_of(
+    Edge,
+    EdgeView,
+    delegation_edge_id="id",
+    source_agent_id="source_session_id",
+    target_agent_id="target_session_id",
+    scopes=lambda edge: sorted(decode_names(edge.scopes)),
+    resources=lambda edge: None if edge.resources is None else sorted(decode_names(edge.resources)),
+    max_hops=lambda edge: edge.hops if edge.hops <= HOPS_MAX else None,
+)

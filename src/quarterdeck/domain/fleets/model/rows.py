@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.views import JsonText
 
 FleetRef = tuple[str, int]
 """(zone id, fleet id)"""
@@ -141,7 +142,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     status: MemberStatus
     registered_at: Millis
     deregistered_at: Millis | None
-    agent_card_json: str
+    agent_card_json: JsonText
 
     @property
     def ref(self) -> MemberRef:

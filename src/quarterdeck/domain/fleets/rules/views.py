@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso, iso_or_none
+from quarterdeck.core.views import view_of
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
     Member,
@@ -88,20 +89,7 @@ class MonitoredMember:
     unread_count: int
 
 
-def placement_view(placement: Placement) -> PlacementView:
-    return PlacementView(
-        agent_id=placement.agent_id,
-        director_agent_id=placement.director_agent_id,
-        tmux_session=placement.tmux_session,
-        tmux_window_id=placement.tmux_window_id,
-        tmux_pane_id=placement.tmux_pane_id,
-        coding_agent=placement.coding_agent,
-        created_at=iso(placement.created_at),
-        host_id=placement.host_id,
-        user_id=placement.user_id,
-        tmux_socket=placement.tmux_socket,
-        tmux_pid=placement.tmux_pid,
-    )
+placement_view = view_of(Placement, PlacementView)
 
 
 def _optional_placement_view(placement: Placement | None) -> PlacementView | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from quarterdeck.core.clock import Millis, iso, iso_or_none
+from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.retry import Policy, next_attempt_at
 from quarterdeck.core.state_machine import StateMachine
+from quarterdeck.core.views import view_of
 from quarterdeck.domain.invocations.model import (
     AttemptOrigin,
     Enqueue,
@@ -37,7 +38,6 @@ ENDED_STATES = frozenset(INVOCATION_STATES.terminal_states())
 DEADLINE_EXCEEDED = "deadline_exceeded"
 LEASE_EXPIRED = "lease_expired"
 """Error codes of attempts that ended without a report."""
-JSON_NULL = msgspec.Raw(b"null")
 _replace = msgspec.structs.replace
 
 
@@ -204,49 +204,19 @@ def fail_overdue(row: Invocation, now: Millis) -> Invocation:
 
 # -- response ----------------------------------------------------------------------------------------------------
 
-
-def _raw(text: str | None) -> msgspec.Raw:
-    return JSON_NULL if text is None else msgspec.Raw(text)
-
-
-def _view_fields(row: Invocation) -> dict[str, object]:
-    return {
-        "id": row.id,
-        "zone_id": row.zone_id,
-        "service_id": row.service_id,
-        "application_id": row.application_id,
-        "source_session_id": row.source_session_id,
-        "target_session_id": row.target_session_id,
-        "idempotency_key": row.idempotency_key,
-        "method": row.method,
-        "params": _raw(row.params_json),
-        "metadata": _raw(row.metadata_json),
-        "status": row.status.value,
-        "attempts": row.attempts,
-        "max_attempts": row.max_attempts,
-        "timeout_ms": row.timeout_ms,
-        "retry_policy": _raw(row.retry_policy_json),
-        "result": _raw(row.result_json),
-        "error": _raw(row.error_json),
-        "available_at": iso(row.available_at),
-        "deadline_at": iso_or_none(row.deadline_at),
-        "cancel_requested_at": iso_or_none(row.cancel_requested_at),
-        "cancel_reason": row.cancel_reason,
-        "started_at": iso_or_none(row.started_at),
-        "completed_at": iso_or_none(row.completed_at),
-        "created_at": iso(row.created_at),
-        "updated_at": iso(row.updated_at),
-    }
-
-
-def view(row: Invocation) -> InvocationView:
-    return InvocationView(**_view_fields(row))  # type: ignore[arg-type]  # the fields have different types
-
-
-def lease_view(row: Invocation) -> LeaseView:
-    return LeaseView(
-        **_view_fields(row),  # type: ignore[arg-type]  # the fields have different types
-        attempt=row.attempts,
-        attempt_token=row.attempt_token or "",
-        lease_expires_at=iso(row.lease_expires_at or row.deadline_at or row.updated_at),
-    )
+_JSON_FIELDS = {
+    "params": "params_json",
+    "metadata": "metadata_json",
+    "retry_policy": "retry_policy_json",
+    "result": "result_json",
+    "error": "error_json",
+}
+view = view_of(Invocation, InvocationView, **_JSON_FIELDS)
+lease_view = view_of(
+    Invocation,
+    LeaseView,
+    **_JSON_FIELDS,
+    attempt="attempts",
+    attempt_token=lambda row: row.attempt_token or "",
+    lease_expires_at=lambda row: iso(row.lease_expires_at or row.deadline_at or row.updated_at),
+)

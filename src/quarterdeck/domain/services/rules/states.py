@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET
 
 from quarterdeck.core.caller import Caller
-from quarterdeck.core.clock import Millis, iso, iso_or_none
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import NotFound, Problem
 from quarterdeck.core.ids import Ref
+from quarterdeck.core.views import view_of
 from quarterdeck.domain.services.model import Service, ServiceView
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session
@@ -72,27 +72,7 @@ def not_found(service_id: str) -> NotFound:
     return NotFound("agent_service_not_found", f"Service {service_id!r} does not exist or is not registered.")
 
 
-def view(service: Service, secret: str | None = None) -> ServiceView:
-    """Return the view of a service. Stored JSON is passed through without decoding."""
-    return ServiceView(
-        id=service.id,
-        zone_id=service.zone_id,
-        application_id=service.application_id,
-        agent_id=service.agent_id,
-        endpoint_url=service.endpoint_url,
-        protocol_versions=msgspec.Raw(service.protocol_versions),
-        framework_name=service.framework_name,
-        framework_version=service.framework_version,
-        capabilities=msgspec.Raw(service.capabilities),
-        health=service.health,
-        metadata_json=msgspec.Raw(service.metadata_json),
-        delivery=service.delivery,
-        active_invocations=service.active_invocations,
-        last_heartbeat_at=iso_or_none(service.last_heartbeat_at),
-        created_at=iso(service.created_at),
-        updated_at=iso(service.updated_at),
-        secret=secret or UNSET,
-    )
+view = view_of(Service, ServiceView)
 
 
 class PendingEvent(msgspec.Struct, frozen=True):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from quarterdeck.core.clock import Millis, iso, iso_or_none
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Forbidden, NotFound
 from quarterdeck.core.state_machine import StateMachine
+from quarterdeck.core.views import view_of
 from quarterdeck.domain.access.rules import is_live
 from quarterdeck.domain.sessions.model import Session, SessionView, State, Verb
 
@@ -51,29 +52,4 @@ def ownership_required(application_id: str) -> Forbidden:
 
 # -- view --------------------------------------------------------------------------------------------------------
 
-
-def view(session: Session) -> SessionView:
-    """Columns that contain JSON are passed through without decoding."""
-    return SessionView(
-        id=session.id,
-        agent_session_id=session.id,
-        zone_id=session.zone_id,
-        application_id=session.application_id,
-        parent_id=session.parent_id,
-        root_id=session.root_id,
-        session_sid=session.session_sid,
-        kind=session.kind,
-        status=session.status,
-        depth=session.depth,
-        capabilities=msgspec.Raw(session.capabilities),
-        metadata=msgspec.Raw(session.metadata),
-        ttl_seconds=session.ttl_seconds,
-        spawned_at=iso(session.spawned_at),
-        expires_at=iso(session.expires_at),
-        suspended_at=iso_or_none(session.suspended_at),
-        terminated_at=iso_or_none(session.terminated_at),
-        termination_reason=session.termination_reason,
-        created_at=iso(session.created_at),
-        updated_at=iso(session.updated_at),
-        limits=msgspec.Raw(session.limits),
-    )
+view = view_of(Session, SessionView, agent_session_id="id")

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.views import JsonText
 
 TABLE = "agent_tasks"
 """Secrets are encrypted with this name as part of the associated data. If it changed, they could not be decrypted."""
@@ -101,13 +102,13 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
     title: str
     description: str | None
     last_error: str | None
-    input_context: str
-    output_result: str | None
+    input_context: JsonText
+    output_result: JsonText | None
     summary: str | None
-    checkpoint_data: str
-    metadata_json: str
-    tags: str
-    required_capabilities: str
+    checkpoint_data: JsonText
+    metadata_json: JsonText
+    tags: JsonText
+    required_capabilities: JsonText
 
     @property
     def size(self) -> int:

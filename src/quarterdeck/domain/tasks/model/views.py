@@ -16,7 +16,7 @@ class CostsView(msgspec.Struct, frozen=True, rename="camel"):
     output_tokens: int
 
 
-class TaskView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class TaskView(msgspec.Struct, frozen=True, rename="camel"):
     id: str
     zone_id: str = msgspec.field(name="workspaceId")
     title: str

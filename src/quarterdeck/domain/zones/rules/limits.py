@@ -8,8 +8,8 @@ from functools import lru_cache
 import msgspec
 from msgspec import UNSET
 
-from quarterdeck.core.clock import iso, iso_or_none
 from quarterdeck.core.errors import Conflict, NotFound, Problem
+from quarterdeck.core.views import view_of
 from quarterdeck.domain.zones.model import (
     CEILINGS,
     Limits,
@@ -78,16 +78,7 @@ def ended_zone_problems(zones: Iterable[Zone]) -> dict[str, Problem | None]:
     return {zone.id: zone_ended(zone.id) if zone.ended_at is not None else None for zone in zones}
 
 
-def view(zone: Zone) -> ZoneView:
-    return ZoneView(
-        zone.id,
-        zone.name,
-        bool(zone.frozen),
-        overrides_of_zone(zone),
-        iso(zone.created_at),
-        iso(zone.updated_at),
-        iso_or_none(zone.ended_at),
-    )
+view = view_of(Zone, ZoneView, quotas=overrides_of_zone)
 
 
 def quotas_view(usage: ZoneUsage, defaults: Limits) -> QuotasView:

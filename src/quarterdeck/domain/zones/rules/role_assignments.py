@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import msgspec
 
 from quarterdeck.core.caller import Role
-from quarterdeck.core.clock import Millis, iso
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
 from quarterdeck.core.ids import Ref
+from quarterdeck.core.views import view_of
 from quarterdeck.domain.zones.model import (
     ROLE_ASSIGNMENTS_MAX,
     ChangeRole,
@@ -130,13 +131,4 @@ def too_many_members(used: int) -> LimitReached:
 
 # -- view --------------------------------------------------------------------------------------------------------
 
-
-def member_view(assignment: RoleAssignment) -> MemberView:
-    return MemberView(
-        subject=assignment.subject,
-        zone_id=assignment.zone_id,
-        role=assignment.role,
-        added_by=assignment.added_by,
-        created_at=iso(assignment.created_at),
-        updated_at=iso(assignment.updated_at),
-    )
+member_view = view_of(RoleAssignment, MemberView)
