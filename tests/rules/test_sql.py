@@ -9,11 +9,16 @@ import msgspec
 import pytest
 
 from quarterdeck.core.audit_seal import Seal
+from quarterdeck.domain.agents.model import Heartbeat
+from quarterdeck.domain.api_keys.model import ApiKey
 from quarterdeck.domain.delegations.model import Edge, GraphEdge
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
+from quarterdeck.domain.fleets.model.rows import Fleet, Member, Message, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.sessions.model import Cascade, Session, TreeNode
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
-from quarterdeck.domain.zones.model import Zone
+from quarterdeck.domain.tasks.model.rows import Content, Task
+from quarterdeck.domain.webhooks.model import Delivery, Endpoint
+from quarterdeck.domain.zones.model import RoleAssignment, Zone
 from quarterdeck.domain.zones.queries import Q as ZONES
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.queries import Q as ENGINE
@@ -21,6 +26,13 @@ from quarterdeck.store.postgres import BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
 from tests.support.source import ROOT
 
+RENAMED_TASK_COLUMNS = {
+    "turn": "rank",
+    "waits": "waits_for",
+    "depends": "dependency_count",
+    "unmet": "unmet_dependencies",
+    "spreads": "dependents_pending",
+}
 PACKAGES = sorted(
     path.parent.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "quarterdeck").rglob("queries.py")
 )
@@ -249,6 +261,32 @@ def test_select_list_has_the_field_order_of_its_struct(
     }
     first, last = extra_columns.get(statement, ([], []))
     assert names == [*first, *struct.__struct_fields__, *last]
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "struct"),
+    [
+        ("agents", "heartbeat", Heartbeat),
+        ("api_keys", "", ApiKey),
+        ("fleets", "", Fleet),
+        ("fleets", "member", Member),
+        ("fleets", "message", Message),
+        ("fleets", "placement", Placement),
+        ("fleets", "config", MonitorConfig),
+        ("fleets", "runtime", MonitorRuntime),
+        ("tasks", "", Task),
+        ("tasks", "content", Content),
+        ("webhooks", "", Endpoint),
+        ("webhooks", "delivery", Delivery),
+        ("zones", "", Zone),
+        ("zones", "member", RoleAssignment),
+    ],
+)
+def test_column_list_has_the_field_order_of_its_struct(component: str, name: str, struct: type[msgspec.Struct]) -> None:
+    text = (ROOT / "src/quarterdeck/domain" / component / "queries.sql").read_text()
+    lines = re.findall(rf"^-- {f'columns {name}'.strip()}: (.*)$", text, re.MULTILINE)
+    columns = ", ".join(lines).split(", ")
+    assert [RENAMED_TASK_COLUMNS.get(column, column) for column in columns] == [*struct.__struct_fields__]
 
 
 def test_cascade_insert_sets_every_column_except_those_of_its_progress() -> None:
