@@ -10,19 +10,12 @@ from quarterdeck.client.problems import problem_to_document
 from quarterdeck.core.errors import EXIT_USAGE, Fault, Problem, Refusal
 
 
-class UsageError(Refusal):
+class UsageError(Refusal, status=400, title="Usage", exit_code=EXIT_USAGE):
     """The command line is invalid."""
 
-    status = 400
-    exit_code = EXIT_USAGE
-    title = "Usage"
 
-
-class SystemFault(Fault):
+class SystemFault(Fault, status=500, title="Operating system error"):
     """The operating system reported an error, such as missing permissions or a full disk."""
-
-    status = 500
-    title = "Operating system error"
 
 
 def report_problem(problem: Problem, *, as_json: bool, prefix: str = "qd") -> int:

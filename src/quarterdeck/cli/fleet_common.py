@@ -132,9 +132,7 @@ def read_text(path: str) -> str:
         raise UnreadableInput("not_readable", f"{_source_name(path)}: {error.strerror or error}") from None
 
 
-class UnreadableInput(Invalid):
-    status = 400
-    title = "Not readable"
+class UnreadableInput(Invalid, status=400, title="Not readable"): ...
 
 
 def _source_name(path: str) -> str:

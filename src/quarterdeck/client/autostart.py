@@ -35,11 +35,8 @@ FindRunning = Callable[[], ApiClient | None]
 """Returns a client that is connected to the directory's server, or None if it is not accepting connections."""
 
 
-class ServerStartFailed(Fault):
+class ServerStartFailed(Fault, status=503, title="Server not started"):
     """The started server exited before it was ready."""
-
-    status = 503
-    title = "Server not started"
 
 
 def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running: FindRunning) -> ApiClient | None:

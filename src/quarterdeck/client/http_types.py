@@ -8,27 +8,17 @@ from typing import NamedTuple
 from quarterdeck.core.errors import EXIT_TIMEOUT, Fault, Invalid
 
 
-class Unreachable(Fault):
+class Unreachable(Fault, status=502, title="Server unreachable"):
     """No connection was made and nothing was sent, so a retry is safe."""
 
-    status = 502
-    title = "Server unreachable"
 
-
-class Lost(Fault):
+class Lost(Fault, status=502, title="Response lost"):
     """The request was sent and no complete, valid response came back. The server may have processed the request."""
 
-    status = 502
-    title = "Response lost"
 
-
-class TimedOut(Fault):
+class TimedOut(Fault, status=504, title="Timed out", exit_code=EXIT_TIMEOUT):
     """A call or a server start took too long. If a request was sent, the server may have processed it, or may still do
     so."""
-
-    status = 504
-    exit_code = EXIT_TIMEOUT
-    title = "Timed out"
 
 
 class Address(NamedTuple):

@@ -14,11 +14,8 @@ from quarterdeck.core.errors import Internal, OutcomeUnknown, Problem, Refusal, 
 _CODE_AND_DETAIL = frozenset({"error", "detail"})
 
 
-class UnknownRefusal(Refusal):
+class UnknownRefusal(Refusal, status=400, title="Refused"):
     """A 3xx or 4xx status that no class of `core.errors` has, so a proxy or another program sent it."""
-
-    status = 400
-    title = "Refused"
 
 
 def problem_from_response(response: Response) -> Problem:

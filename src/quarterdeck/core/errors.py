@@ -20,8 +20,13 @@ class Problem(Exception):
     """A refusal or a fault. `code` is stable, for programs; `detail` is for people."""
 
     status: ClassVar[int]
-    exit_code: ClassVar[int] = EXIT_FAILED
+    exit_code: ClassVar[int]
     title: ClassVar[str]
+
+    def __init_subclass__(cls, status: int | None = None, title: str = "", exit_code: int = EXIT_FAILED) -> None:
+        # A type without a status of its own has those of its parent, or only groups other types.
+        if status is not None:
+            cls.status, cls.title, cls.exit_code = status, title, exit_code
 
     def __init__(self, code: str, detail: str, **members: object) -> None:
         super().__init__(detail)
@@ -68,87 +73,54 @@ class Refusal(Problem):
     """The server does not carry out the request, and refuses it again until the request or the state changes."""
 
 
-class Invalid(Refusal):
+class Invalid(Refusal, status=400, title="Bad request"):
     """The request itself is wrong. `field` is the path of the wrong field, where there is one."""
 
-    status = 400
-    title = "Bad request"
+
+class Unauthenticated(Refusal, status=401, title="Not authenticated"): ...
 
 
-class Unauthenticated(Refusal):
-    status = 401
-    title = "Not authenticated"
+class Forbidden(Refusal, status=403, title="Not allowed"): ...
 
 
-class Forbidden(Refusal):
-    status = 403
-    title = "Not allowed"
+class NotFound(Refusal, status=404, title="Not found", exit_code=EXIT_NOT_FOUND): ...
 
 
-class NotFound(Refusal):
-    status = 404
-    exit_code = EXIT_NOT_FOUND
-    title = "Not found"
+class MethodNotAllowed(Refusal, status=405, title="Method not allowed"): ...
 
 
-class MethodNotAllowed(Refusal):
-    status = 405
-    title = "Method not allowed"
-
-
-class Conflict(Refusal):
-    status = 409
-    title = "Conflict"
+class Conflict(Refusal, status=409, title="Conflict"): ...
 
 
 class StateConflict(Conflict):
     """The state of the object does not permit this verb."""
 
 
-class TooLarge(Refusal):
-    status = 413
-    title = "Too large"
+class TooLarge(Refusal, status=413, title="Too large"): ...
 
 
-class KeyConflict(Refusal):
+class KeyConflict(Refusal, status=422, title="Idempotency key conflict"):
     """The idempotency key was already used for a different request."""
 
-    status = 422
-    title = "Idempotency key conflict"
 
-
-class Frozen(Refusal):
+class Frozen(Refusal, status=423, title="Frozen", exit_code=EXIT_REFUSED):
     """An operator has frozen the zone: it admits nothing new."""
 
-    status = 423
-    exit_code = EXIT_REFUSED
-    title = "Frozen"
 
-
-class LimitReached(Refusal):
+class LimitReached(Refusal, status=429, title="Limit reached", exit_code=EXIT_REFUSED):
     """A limit is reached. The members name the limit, its value, how much is used and what would free capacity."""
-
-    status = 429
-    exit_code = EXIT_REFUSED
-    title = "Limit reached"
 
 
 class Fault(Problem):
     """A failure of the server. The same request may succeed later, unchanged."""
 
 
-class Internal(Fault):
-    status = 500
-    title = "Internal error"
+class Internal(Fault, status=500, title="Internal error"): ...
 
 
-class Unavailable(Fault):
+class Unavailable(Fault, status=503, title="Unavailable", exit_code=EXIT_TIMEOUT):
     """The server cannot process the request now: the database or the issuer of the token is not reachable, a queue is
     full, or the server is shutting down."""
-
-    status = 503
-    exit_code = EXIT_TIMEOUT
-    title = "Unavailable"
 
 
 class OutcomeUnknown(Unavailable):

@@ -22,11 +22,8 @@ DaemonMain = Callable[[Callable[[], None]], None]
 """Runs the daemon, and calls its argument once the daemon has started."""
 
 
-class DaemonStartFailed(Fault):
+class DaemonStartFailed(Fault, status=503, title="Not started"):
     """The process exited during startup without reporting a reason."""
-
-    status = 503
-    title = "Not started"
 
 
 def start_daemon(log_path: str, main: DaemonMain) -> int:
