@@ -22,8 +22,7 @@
 | fleet_common      | shared by the fleet commands: ids, paths, text input, message output, errors       |
 | fleet_agents      | `qd agent` with a fleet id                                                         |
 | task_add, task_work, task_logs | parts of `qd task`                                                    |
-| invocation_work   | `qd invocation` for workers                                                        |
-| server, server_logs | `qd up`, `status`, `stop`, `logs`                                                |
+| server            | `qd up`, `status`, `stop`, `logs`                                                  |
 | admin             | `qd sweep`, `token`, `db`, `audit`, `check`, `config`                              |
 | cost              | `qd cost`, `budget`                                                                |
 | sink              | `qd sink`, `redis`                                                                 |

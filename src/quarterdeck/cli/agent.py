@@ -26,7 +26,7 @@ from quarterdeck.cli.command_table import (
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.fleet_common import AGENT_ID_OPTION, FULL_OPTION
-from quarterdeck.cli.list_output import PAGING, Column, detail_pairs, field_text, format_table, print_list, time_ago
+from quarterdeck.cli.list_output import PAGING, Column, detail_pairs, field_text, fields_and_table, print_list, time_ago
 from quarterdeck.cli.output import cell, fields
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED
@@ -209,7 +209,7 @@ def _agent_id(context: Context) -> str:
     """Return the ID argument. It is optional only with a fleet id."""
     agent_id = context.text("id")
     if agent_id is None:
-        raise UsageError("usage", "Give the ID of an agent, or --fleet-id to use a fleet.")
+        raise UsageError("Give the ID of an agent, or --fleet-id to use a fleet.")
     return agent_id
 
 
@@ -236,9 +236,8 @@ def format_status(agent: Document) -> str:
 
 def _format_health(context: Context, document: Document) -> str:
     details = {name: value for name, value in document.items() if name not in ("heartbeats", "ageSeconds")}
-    text = fields(detail_pairs(details, time.time()), context.styler)
     heartbeats = page_items(document, "heartbeats")
-    return f"{text}\n\n{format_table(context, _HEARTBEAT_COLUMNS, heartbeats)}" if heartbeats else text
+    return fields_and_table(context, detail_pairs(details, time.time()), _HEARTBEAT_COLUMNS, heartbeats)
 
 
 _COLUMNS = (

@@ -35,9 +35,9 @@ def parse(argv: Sequence[str]) -> ParsedCommand | int:
     try:
         outcome: object = _RootGroup().main(args, prog_name="qd", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as no_args:
-        raise UsageError("usage", f"Give a command.\n\n{no_args.format_message()}") from None
+        raise UsageError(f"Give a command.\n\n{no_args.format_message()}") from None
     except click.UsageError as error:
-        raise UsageError("usage", _format_usage_error(error)) from None
+        raise UsageError(_format_usage_error(error)) from None
     return outcome if isinstance(outcome, ParsedCommand) else 0
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from quarterdeck.cli.command_table import Option, ParsedCommand
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.output import TextStyler
-from quarterdeck.client.api import ApiClient, Document, build_path, with_query
+from quarterdeck.client.api import ApiClient, Document, Query, build_path, with_query
 from quarterdeck.client.data_dir import DataDir
 from quarterdeck.client.discovery import ServerLocation, connect_running_server, connect_server
 
@@ -72,7 +72,7 @@ class Context:
         body = self.body()
         if not body:
             command = " ".join(self.parsed.command.words)
-            raise UsageError("usage", f"Give at least one option to change. Try `qd {command} --help`.")
+            raise UsageError(f"Give at least one option to change. Try `qd {command} --help`.")
         return body
 
     def query(self, **extra_params: str | int | None) -> dict[str, str | int | bool | None]:
@@ -91,7 +91,7 @@ class Context:
         try:
             return encode(value)
         except ValueError as error:
-            raise UsageError("usage", f"{option.name}: {error}.") from None
+            raise UsageError(f"{option.name}: {error}.") from None
 
     @property
     def zone(self) -> str:
@@ -113,7 +113,7 @@ class Context:
         if url is not None:
             command = " ".join(self.parsed.command.words)
             detail = f"`qd {command}` works only on a local data directory. Remove --url and QD_URL ({url})."
-            raise UsageError("usage", detail)
+            raise UsageError(detail)
         return self.data_dir
 
     def server(self, extra_seconds: float = 0.0) -> ApiClient:
@@ -159,6 +159,11 @@ class Context:
         document = self.server().call(method, path, body=body, key=key).document
         self.show(document, render)
         return document
+
+    def remove(self, path: str, document: Document, text: str, *, query: Query | None = None) -> None:
+        """Send a DELETE request whose response is empty. Prints the document or the text instead."""
+        self.server().call("DELETE", path, query=query)
+        self.show(document, text)
 
     def show(self, document: T, render: str | Callable[[T], str]) -> None:
         """Print the result: as JSON with --json, otherwise as text for people."""

@@ -6,8 +6,8 @@ from quarterdeck.cli.command_table import NUMBER, TEXT, Group, Option, ParamType
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import DAY
-from quarterdeck.cli.list_output import PAGING, Column, print_list, relative_time
-from quarterdeck.cli.output import cell, parse_timestamp
+from quarterdeck.cli.list_output import PAGING, Column, print_list, time_from_now
+from quarterdeck.cli.output import cell
 from quarterdeck.client.api import Document
 
 ROOT = Group("")
@@ -75,7 +75,7 @@ def list_(context: Context) -> None:
 def set_(context: Context) -> None:
     amounts = context.body()
     if not amounts:
-        raise UsageError("usage", "Give --usd, --tokens or both.")
+        raise UsageError("Give --usd, --tokens or both.")
     body = {**_budget_key(context), **amounts}
     context.send(
         "PUT", context.api_path("budgets"), lambda budget: f"Set the budget for {_describe_budget(budget)}.", body=body
@@ -86,16 +86,14 @@ def set_(context: Context) -> None:
 def remove(context: Context) -> None:
     budget_key = _budget_key(context)
     query = {name: str(value) for name, value in budget_key.items()}
-    context.server().call("DELETE", context.api_path("budgets"), query=query)
-    context.show(
-        {**budget_key, "status": "removed"}, lambda document: f"Removed the budget for {_describe_budget(document)}."
-    )
+    text = f"Removed the budget for {_describe_budget(budget_key)}."
+    context.remove(context.api_path("budgets"), {**budget_key, "status": "removed"}, text, query=query)
 
 
 def _budget_key(context: Context) -> Document:
     scope, key = context.text("scope") or "zone", context.text("for")
     if (scope == "zone") != (key is None):
-        raise UsageError("usage", "Give --for with --scope type or --scope task, but not with --scope zone.")
+        raise UsageError("Give --for with --scope type or --scope task, but not with --scope zone.")
     named: Document = {} if key is None else {"key": key}
     return {"scope": _SCOPE_VALUES[scope], **named, "period": context.text("period") or "month"}
 
@@ -104,11 +102,6 @@ def _describe_budget(budget: Document) -> str:
     scope, key, period = budget.get("scope"), budget.get("key"), cell(budget.get("period"))
     subject = "the zone" if scope == "workspace" else f"{'type' if scope == 'taskType' else 'task'} {cell(key)}"
     return f"{subject}, {'total' if period == 'total' else f'per {period}'}"
-
-
-def _period_end(budget: Document, now: float) -> str | None:
-    ends_at = parse_timestamp(budget.get("periodEndsAt"))
-    return None if ends_at is None else relative_time(ends_at - now)
 
 
 def format_usd(value: object) -> str | None:
@@ -122,5 +115,5 @@ _BUDGET_COLUMNS = (
     Column("TOKENS", "tokens"),
     Column("USED TOKENS", "usedTokens"),
     Column("STATE", lambda budget, _: "spent" if budget.get("isSpent") is True else "open"),
-    Column("PERIOD ENDS", _period_end),
+    Column("PERIOD ENDS", time_from_now("periodEndsAt")),
 )

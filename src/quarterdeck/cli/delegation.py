@@ -20,8 +20,8 @@ from quarterdeck.cli.command_table import (
 )
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.delegation_graph import draw, format_expiry, format_hops
-from quarterdeck.cli.list_output import PAGING, Column, field_text, format_table, print_details, print_list
-from quarterdeck.cli.output import cell, fields
+from quarterdeck.cli.list_output import PAGING, Column, field_text, fields_and_table, print_details, print_list
+from quarterdeck.cli.output import cell
 from quarterdeck.cli.receipt import format_session_count
 from quarterdeck.cli.session_tree import glyphs_for
 from quarterdeck.client.api import Document, page_items
@@ -222,6 +222,4 @@ def _format_authority(context: Context, document: Document) -> str:
     if no_authority_reason is not None:
         scope_pairs = [("scopes", "none"), ("reason", no_authority_reason)]
     pairs = [("session", document.get("session_id")), *scope_pairs, ("epoch", document.get("epoch"))]
-    edges = page_items(document, "edges")
-    text = fields(pairs, context.styler)
-    return f"{text}\n\n{format_table(context, _COLUMNS, edges)}" if edges else text
+    return fields_and_table(context, pairs, _COLUMNS, page_items(document, "edges"))

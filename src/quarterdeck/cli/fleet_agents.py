@@ -34,10 +34,10 @@ def register(context: Context) -> None:
     name, description = non_empty_text(context, "name"), context.text("description")
     if context.text("id") is not None:
         raise UsageError(
-            "usage", "A fleet assigns the ids of its agents. Remove ID, or use the agent registry without a fleet id."
+            "A fleet assigns the ids of its agents. Remove ID, or use the agent registry without a fleet id."
         )
     if name is None or description is None:
-        raise UsageError("usage", "Give --name and --description.")
+        raise UsageError("Give --name and --description.")
     member = context.server().call("POST", fleet_path(context, "members"), body=context.body()).document
     context.show(
         pick_fields(member, "agent_id", "name", "registered_at"),
@@ -97,7 +97,7 @@ def refuse_options_except(context: Context, *names: str) -> None:
 def _refuse_options(context: Context, options: Sequence[Option], reason: str) -> None:
     for option in options:
         if option in context.parsed.command.options and context.is_given(option):
-            raise UsageError("usage", f"{option.name} {reason}")
+            raise UsageError(f"{option.name} {reason}")
 
 
 def _agent_id(context: Context) -> int:
@@ -105,7 +105,7 @@ def _agent_id(context: Context) -> int:
     id_text = context.text("id")
     agent_id = agent_id_or_none(context) if id_text is None else parse_member_id(id_text, "ID")
     if agent_id is None:
-        raise UsageError("usage", "Give the ID of an agent.")
+        raise UsageError("Give the ID of an agent.")
     return agent_id
 
 

@@ -40,8 +40,7 @@ def list_(context: Context) -> None:
 @GROUP.command("revoke", "Revoke an API key. This cannot be undone.", ID_ARGUMENT)
 def revoke(context: Context) -> None:
     key_id = context.required_text("id")
-    context.server().call("DELETE", context.zone_path("keys", key_id))
-    context.show({"id": key_id, "status": "revoked"}, f"Revoked key {key_id}.")
+    context.remove(context.zone_path("keys", key_id), {"id": key_id, "status": "revoked"}, f"Revoked key {key_id}.")
 
 
 def _format_expiry(key: Document, now: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.command_table import NUMBER, TEXT, Option
@@ -18,9 +18,12 @@ PAGING = (
 )
 
 
+ColumnValue = Callable[[Document, float], object]
+
+
 class Column(NamedTuple):
     header: str
-    value: str | Callable[[Document, float], object]
+    value: str | ColumnValue
     """The name of a field, or a function of the item and the current time."""
 
 
@@ -68,25 +71,43 @@ def format_table(
     return table([column.header for column in columns], rows, context.styler)
 
 
+def fields_and_table(
+    context: Context, pairs: Iterable[tuple[str, object]], columns: Sequence[Column], items: Sequence[Document]
+) -> str:
+    """Format the fields of an object and, if it has items, a table of them."""
+    text = fields(pairs, context.styler)
+    return f"{text}\n\n{format_table(context, columns, items)}" if items else text
+
+
 def nested(document: Document, name: str) -> Document:
     """Return the object in a field, or an empty one if the field has none."""
     value = document.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def time_ago(name: str) -> Callable[[Document, float], object]:
+def time_ago(name: str) -> ColumnValue:
     """Return a column value: the age of the time in a field, such as "5m ago"."""
     return lambda item, now: ago(item.get(name), now)
 
 
-def age(name: str) -> Callable[[Document, float], object]:
+def age(name: str) -> ColumnValue:
     """Return a column value: the age of the time in a field, such as "5m"."""
+    return _time_column(name, lambda seconds: format_duration(-seconds))
 
-    def format_age(item: Document, now: float) -> str | None:
+
+def time_from_now(name: str) -> ColumnValue:
+    """Return a column value: the time in a field, such as "in 2h" or "5m ago"."""
+    return _time_column(name, relative_time)
+
+
+def _time_column(name: str, render: Callable[[float], str]) -> ColumnValue:
+    """`render` gets the seconds from now until the time. The cell is empty if the field has no time."""
+
+    def format_time(item: Document, now: float) -> str | None:
         timestamp = parse_timestamp(item.get(name))
-        return None if timestamp is None else format_duration(now - timestamp)
+        return None if timestamp is None else render(timestamp - now)
 
-    return format_age
+    return format_time
 
 
 def field_text(name: str) -> Callable[[Document], str]:

@@ -83,7 +83,7 @@ def _require_tick_seconds(context: Context) -> int:
     tick = context.number("tick")
     tick_seconds = DEFAULT_TICK_SECONDS if tick is None else tick
     if not 1 <= tick_seconds <= MAX_TICK_SECONDS:
-        raise UsageError("usage", f"--tick: {tick_seconds} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
+        raise UsageError(f"--tick: {tick_seconds} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
     return tick_seconds
 
 
@@ -157,7 +157,7 @@ def format_monitor(monitor: Document, last_tick_at: float | None, now: float) ->
 )
 def config(context: Context) -> None:
     if context.flag("enable") and context.flag("disable"):
-        raise UsageError("usage", "Give --enable or --disable, not both.")
+        raise UsageError("Give --enable or --disable, not both.")
     body = context.body() | ({"enabled": False} if context.flag("disable") else {})
     path = fleets_path(require_fleet_id(context), "members", require_agent_id(context), "monitor")
     context.send(

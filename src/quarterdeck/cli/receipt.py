@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from quarterdeck.cli.command_table import Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import cell, fields, table
+from quarterdeck.cli.list_output import Column, fields_and_table
+from quarterdeck.cli.output import cell
 from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -53,11 +54,7 @@ def _format_receipt(context: Context, receipt: Document) -> str:
     ]
     if receipt.get("cascade_id") is not None:
         pairs.append(("cascade", receipt["cascade_id"]))
-    text = fields(pairs, context.styler)
-    if remaining:
-        rows = [[session.get("session_id"), session.get("reason")] for session in remaining]
-        text += "\n\n" + table(("LEFT", "REASON"), rows, context.styler)
-    return text
+    return fields_and_table(context, pairs, (Column("LEFT", "session_id"), Column("REASON", "reason")), remaining)
 
 
 def format_session_count(count: int) -> str:

@@ -45,9 +45,8 @@ def set_(context: Context) -> None:
 )
 def remove(context: Context) -> None:
     subject = context.required_text("subject")
-    context.server().call("DELETE", _path(context))
-    document: Document = {"subject": subject, "status": "removed"}
-    context.show(document, f"Removed the role of {cell(subject)} in zone {context.zone}.")
+    text = f"Removed the role of {cell(subject)} in zone {context.zone}."
+    context.remove(_path(context), {"subject": subject, "status": "removed"}, text)
 
 
 def _path(context: Context) -> str:

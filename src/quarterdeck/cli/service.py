@@ -49,7 +49,7 @@ _SERVICE_OPTIONS = (
 )
 def register(context: Context) -> None:
     if context.text("app") is None and context.text("session") is None:
-        raise UsageError("usage", "Give --app APPLICATION or --session ID: a service needs an owner.")
+        raise UsageError("Give --app APPLICATION or --session ID: a service needs an owner.")
     _print_service(context, context.server().call("POST", _path(context), body=context.body()).document)
 
 
@@ -63,7 +63,7 @@ def register(context: Context) -> None:
 )
 def list_(context: Context) -> None:
     if context.text("session") is not None and (context.text("app") or context.text("health")):
-        raise UsageError("usage", "--session cannot be combined with --app or --health.")
+        raise UsageError("--session cannot be combined with --app or --health.")
     print_list(context, _path(context), _COLUMNS, f"No services found in zone {context.zone}.")
 
 
@@ -101,7 +101,7 @@ def heartbeat(context: Context) -> None:
     elif session is not None:
         path = context.zone_path("agents", session, "heartbeat")
     else:
-        raise UsageError("usage", "Give the ID of a service, or --session for all services of a session.")
+        raise UsageError("Give the ID of a service, or --session for all services of a session.")
     context.send("POST", path, _format_heartbeat_reply, body=context.body())
 
 
@@ -113,8 +113,8 @@ def heartbeat(context: Context) -> None:
 )
 def remove(context: Context) -> None:
     service_id = context.required_text("id")
-    context.server().call("DELETE", _path(context, service_id))
-    context.show({"id": service_id, "status": "unregistered"}, f"Removed service {service_id}.")
+    path = _path(context, service_id)
+    context.remove(path, {"id": service_id, "status": "unregistered"}, f"Removed service {service_id}.")
 
 
 def _path(context: Context, *segments: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from quarterdeck.cli.command_table import ID, NUMBER, Argument, Group, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
-from quarterdeck.cli.list_output import Column, field_lines, format_table, print_items
-from quarterdeck.cli.output import cell, fields
+from quarterdeck.cli.list_output import Column, field_lines, fields_and_table, print_items
+from quarterdeck.cli.output import cell
 from quarterdeck.client.api import Document, build_path, page_items
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -34,7 +34,7 @@ def show(context: Context) -> None:
 )
 def requeue(context: Context) -> None:
     if (context.number("pos") is None) != context.flag("all"):
-        raise UsageError("usage", "Give --pos N or --all.")
+        raise UsageError("Give --pos N or --all.")
     context.send(
         "POST",
         f"{_path(context)}/requeue",
@@ -55,9 +55,8 @@ def _state(sink: Document) -> str:
 
 def _format_sink(context: Context, sink: Document) -> str:
     field_names = ("name", "position", "head", "lag_events", "lag_seconds", "waiting", "dead", "run_at")
-    text = fields([*((name, sink.get(name)) for name in field_names), ("state", _state(sink))], context.styler)
-    entries = page_items(sink, "entries")
-    return f"{text}\n\n{format_table(context, _ENTRY_COLUMNS, entries)}" if entries else text
+    pairs = [*((name, sink.get(name)) for name in field_names), ("state", _state(sink))]
+    return fields_and_table(context, pairs, _ENTRY_COLUMNS, page_items(sink, "entries"))
 
 
 _COLUMNS = (

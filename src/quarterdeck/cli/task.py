@@ -24,7 +24,7 @@ from quarterdeck.cli.command_table import (
 )
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.input import FUTURE_TIME, PAST_TIME
-from quarterdeck.cli.list_output import PAGING, Column, detail_pairs, format_table, print_list
+from quarterdeck.cli.list_output import PAGING, Column, age, detail_pairs, format_table, print_list
 from quarterdeck.cli.output import cell, fields, format_duration, parse_timestamp, to_json_line
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
@@ -99,7 +99,8 @@ def wait_and_print_results(context: Context, ids: Sequence[str]) -> int:
     Option("--depth", "Maximum depth in both directions, 1 to 100 [default: 25].", NUMBER, field="depth"),
 )
 def tree(context: Context) -> None:
-    from quarterdeck.cli.task_tree import draw, glyphs_for  # imported here: other commands do not need it
+    from quarterdeck.cli.session_tree import glyphs_for  # imported here: other commands do not need them
+    from quarterdeck.cli.task_tree import draw
 
     task_id = context.required_text("id")
     path, glyphs = context.with_query(_path(context, task_id, "tree")), glyphs_for(sys.stdout.encoding)
@@ -221,7 +222,7 @@ _COLUMNS = (
     ),
     Column("RETRIES", lambda task, _: f"{cell(task.get('retryCount'))}/{cell(task.get('maxRetries'))}"),
     Column("AGENT", "agentId"),
-    Column("AGE", lambda task, now: format_duration(now - (parse_timestamp(task.get("createdAt")) or now))),
+    Column("AGE", age("createdAt")),
     Column("TITLE", "title"),
 )
 _RESULT_COLUMNS = (

@@ -95,7 +95,7 @@ def add(context: Context) -> int:
         return _add_many(context, context.required_text("file"))
     if context.text("title") is None or context.text("type") is None:
         raise UsageError(
-            "usage", 'Give a TITLE and --type, or --file FILE. Example: qd task add "Fix the build" --type development'
+            'Give a TITLE and --type, or --file FILE. Example: qd task add "Fix the build" --type development'
         )
     path, key = context.api_path("agent-tasks"), context.idempotency_key()
     reply = context.server().call("POST", path, body=context.body(), key=key)
@@ -121,9 +121,9 @@ class TaskLine(NamedTuple):
 
 def _add_many(context: Context, file: str) -> int:
     if any(context.text(name) is not None for name in ("title", "id")):
-        raise UsageError("usage", "--file cannot be combined with TITLE or --id: the file has the titles and ids.")
+        raise UsageError("--file cannot be combined with TITLE or --id: the file has the titles and ids.")
     if file == "-" and context.text("input") == "-":
-        raise UsageError("usage", "--file and --input cannot both be -: standard input can be read only once.")
+        raise UsageError("--file and --input cannot both be -: standard input can be read only once.")
     lines = read_lines(file, context.body())
     sender = _BatchSender(context, "standard input" if file == "-" else file, len(lines))
     try:
@@ -154,9 +154,9 @@ def read_lines(file: str, defaults: Document) -> list[TaskLine]:
         try:
             decoded: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError("usage", f"{source}, line {number}: not valid JSON: {error}.") from None
+            raise UsageError(f"{source}, line {number}: not valid JSON: {error}.") from None
         if not isinstance(decoded, dict):
-            raise UsageError("usage", f'{source}, line {number}: not a JSON object. Example: {{"title": "…"}}.')
+            raise UsageError(f'{source}, line {number}: not a JSON object. Example: {{"title": "…"}}.')
         lines.append(TaskLine(number, {**defaults, **decoded}))
     return lines
 

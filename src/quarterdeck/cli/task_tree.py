@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.output import TextStyler, cell, clip, pad, width
-from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, glyphs_for, walk
+from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, walk
 from quarterdeck.client.api import Document, page_items
 
-__all__ = ["draw", "glyphs_for"]
 ALREADY_SHOWN = "(also above)"
 _TITLE_WIDTH = 60
 

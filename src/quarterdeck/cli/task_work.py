@@ -10,7 +10,7 @@ from quarterdeck.cli.command_table import ID_ARGUMENT, JSON_OBJECT, LEVEL, NUMBE
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.input import JSON_INPUT, JSON_INPUT_HELP, JSON_OR_TEXT_INPUT
-from quarterdeck.cli.list_output import Column, relative_time
+from quarterdeck.cli.list_output import Column, relative_time, time_from_now
 from quarterdeck.cli.output import cell, parse_timestamp, to_json_line
 from quarterdeck.client.api import Document
 
@@ -65,7 +65,7 @@ def claim(context: Context) -> None:
 def progress(context: Context) -> None:
     body = context.body()
     if not body.keys() - {"attemptToken"}:
-        raise UsageError("usage", "Give --percent, --step or --checkpoint.")
+        raise UsageError("Give --percent, --step or --checkpoint.")
     context.send(
         "PATCH",
         _path(context, "progress"),
@@ -152,8 +152,6 @@ _LEASE_COLUMNS = (
     Column("TITLE", "title"),
     Column("ATTEMPT", "attempt"),
     Column("TOKEN", "attemptToken"),
-    Column(
-        "LEASE EXPIRES", lambda lease, now: relative_time((parse_timestamp(lease.get("leaseExpiresAt")) or now) - now)
-    ),
+    Column("LEASE EXPIRES", time_from_now("leaseExpiresAt")),
     Column("INPUT", lambda lease, _: to_json_line(lease.get("inputContext"))),
 )

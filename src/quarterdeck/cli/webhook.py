@@ -75,8 +75,7 @@ def set_(context: Context) -> None:
 @GROUP.command("remove", "Remove a webhook.", ID_ARGUMENT)
 def remove(context: Context) -> None:
     webhook_id = context.required_text("id")
-    context.server().call("DELETE", _path(context))
-    context.show({"id": webhook_id, "status": "removed"}, f"Removed webhook {webhook_id}.")
+    context.remove(_path(context), {"id": webhook_id, "status": "removed"}, f"Removed webhook {webhook_id}.")
 
 
 @GROUP.command(
@@ -115,7 +114,7 @@ def deliveries(context: Context) -> None:
 def replay(context: Context) -> None:
     requested_id, all_failed = context.text("delivery"), context.flag("failed")
     if (requested_id is None) != all_failed:
-        raise UsageError("usage", "Give the id of one DELIVERY, or --failed for all failed deliveries.")
+        raise UsageError("Give the id of one DELIVERY, or --failed for all failed deliveries.")
     server, ids = context.server(), [requested_id]
     if all_failed:
         # Load all ids first: a replayed delivery leaves the list of failed deliveries, which would shift the pages.

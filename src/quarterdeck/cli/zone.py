@@ -104,7 +104,7 @@ def _confirm(context: Context, effect: str) -> None:
     zone = context.required_text("target")
     command = " ".join(context.parsed.command.words)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
-        raise UsageError("usage", f"`qd {command} {zone}` {effect}. Give --yes: this is not a terminal.")
+        raise UsageError(f"`qd {command} {zone}` {effect}. Give --yes: this is not a terminal.")
     # Close the connection before the prompt: the server may drop it while the user types.
     server = context.server()
     live_sessions = nested(server.get(_path(context, "quotas")), "used").get("sessions")
