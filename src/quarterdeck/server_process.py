@@ -31,17 +31,6 @@ from quarterdeck.store import migrate
 LOCK_TRIES = 5
 
 
-class ServerRecord(msgspec.Struct, frozen=True):
-    """The content of `server.json` in the data directory. Clients read it to find the server."""
-
-    pid: int
-    url: str
-    socket: str
-    database: str
-    version: str
-    started_at: str
-
-
 class ServerProcess:
     def __init__(self, settings: Settings, *, migrate: bool, ready_fd: int | None) -> None:
         self._settings = settings
@@ -108,8 +97,8 @@ class ServerProcess:
 
     def _announce_ready(self, url: str, socket: str) -> None:
         kind = "sqlite" if migrate.sqlite_path(self._settings.database_url) else "postgresql"
-        record = ServerRecord(os.getpid(), url, socket, kind, __version__, iso(system_now()))
-        _replace_file(self._settings.data / "server.json", msgspec.json.encode(record))
+        record = data_dir.ServerRecord(os.getpid(), url, socket, kind, __version__, iso(system_now()))
+        _replace_file(self._settings.data / "server.json", msgspec.json.encode(record._asdict()))
         sys.stdout.write(f"ready {url}\n")
         sys.stdout.flush()
         print_line(f"documentation {url}/docs")

@@ -204,7 +204,7 @@ LAMP = StateMachine(
 @pytest.mark.parametrize("verb", LampVerb)
 def test_next_state_is_a_known_state_or_none(verb: LampVerb, state: Lamp) -> None:
     target = LAMP.next_state(verb, state)
-    assert (target is None) == (state not in LAMP.source_states(verb))
+    assert (target is None) == (state not in LAMP.transitions[verb])
     assert target is None or target in Lamp
 
 

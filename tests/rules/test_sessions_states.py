@@ -27,7 +27,7 @@ def test_every_state_and_verb_pair_matches_the_transition_table(state: State, ve
 
 @pytest.mark.parametrize("verb", list(Verb))
 def test_source_states_of_a_verb_match_the_transition_table(verb: Verb) -> None:
-    assert set(SESSION_STATES.source_states(verb)) == {state for state, other in TRANSITIONS if other is verb}
+    assert set(SESSION_STATES.transitions[verb]) == {state for state, other in TRANSITIONS if other is verb}
 
 
 def test_every_verb_has_a_transition_and_every_state_is_reachable() -> None:

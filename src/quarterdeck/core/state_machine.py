@@ -29,10 +29,6 @@ class StateMachine(Generic[State, Verb]):
         """The state after the verb, or None if the verb is not permitted in this state."""
         return self.transitions[verb].get(state)
 
-    def source_states(self, verb: Verb) -> tuple[State, ...]:
-        """The states in which a verb is permitted."""
-        return tuple(self.transitions[verb])
-
     def terminal_states(self) -> tuple[State, ...]:
         """The states without an outgoing transition."""
         sources = {source for target_by_source in self.transitions.values() for source in target_by_source}

@@ -39,6 +39,13 @@ class Finishable(Protocol):
 T = TypeVar("T", bound=Finishable)
 
 
+async def wait_at_most(seconds: float, event: asyncio.Event) -> None:
+    """Wait until the event is set or the time has passed."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
 class EndWaiter(Generic[T]):
     """Waits for invocations or tasks in one zone, using one stream of the events that may end them."""
 
@@ -62,9 +69,7 @@ class EndWaiter(Generic[T]):
                 if current.is_over:
                     return current
                 poll_seconds = POLL_SECONDS if self._is_connected else POLL_WITHOUT_STREAM_SECONDS
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(poll_seconds):
-                        await changed.wait()
+                await wait_at_most(poll_seconds, changed)
 
     @contextlib.asynccontextmanager
     async def _subscribe(self, subject: str) -> AsyncIterator[asyncio.Event]:
@@ -73,9 +78,7 @@ class EndWaiter(Generic[T]):
         try:
             self._start_stream()
             # Subscribe before the first fetch, so that an end in between is not missed.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_WITHOUT_STREAM_SECONDS):
-                    await self._connection_known.wait()
+            await wait_at_most(POLL_WITHOUT_STREAM_SECONDS, self._connection_known)
             yield changed
         finally:
             self._waiters[subject].discard(changed)

@@ -21,7 +21,6 @@ How it fails. If work causes new work without end, `settle` raises RuntimeError 
 time, so the test's clock does not affect them: how long a claim waits for work, and the expiry of tokens.
 """
 
-from quarterdeck.testing.clock import Clock
-from quarterdeck.testing.server import Server, server
+from quarterdeck.testing.server import Clock, Server, server
 
 __all__ = ["Clock", "Server", "server"]

@@ -40,10 +40,9 @@ HOLDERS_PREFIX = "quarterdeck:keys-holders:"
 MIRROR_STATE_KEY = "quarterdeck:keys-whole"
 """Not part of the contract: whether all keys have been written since they were last found missing. Wiping Redis deletes
 this key with the others."""
-AGENT_TASKS_PREFIX, STATUS_PREFIX, HEARTBEAT_PREFIX = "agent:tasks:", "agent:status:", "agent:heartbeat:"
+AGENT_TASKS_PREFIX, STATUS_PREFIX = "agent:tasks:", "agent:status:"
 STALE_AGENTS = "coordinator:stale_agents"
 LOCK_PREFIX = "coordinator:lock:"
-CONTEXT_PREFIX = "session:context:"
 COMMAND_CHANNELS = "coordinator:commands:*"
 """The pattern of the channels on which other programs send commands."""
 PRIORITY_STEP = 10**13

@@ -231,8 +231,6 @@ class KeyMirror:
         self, cross_zone_engine: Engine, source: MirrorSource, key_writer: KeyWriter, settings: SinkSettings
     ) -> None:
         self.repair_count = 0
-        self.rebuild_count = 0
-        """How often this process has written all keys."""
         self._cross_zone_engine = cross_zone_engine
         self._source = source
         self._key_writer = key_writer
@@ -371,7 +369,6 @@ class KeyMirror:
         if await self._key_writer.write_state(identity, state, expected=self._building_state):
             log.info("rebuilt the Redis keys of tasks and agents: %d changes", self._repaired_in_round)
             self._building_state = None
-            self.rebuild_count += 1
 
     async def _next_part(self) -> ComparisonPart | None:
         """The next part of the round, or None at its end. The call after that starts a new round."""

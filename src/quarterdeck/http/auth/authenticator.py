@@ -14,8 +14,7 @@ from quarterdeck.core.caller import LIFECYCLE, METRICS, Caller
 from quarterdeck.core.errors import Forbidden
 from quarterdeck.http.auth import jwt_claims
 from quarterdeck.http.auth.issuers import TrustedIssuers
-from quarterdeck.http.auth.jwks_cache import JwksCache
-from quarterdeck.http.auth.jwks_fetch import JwksFetcher
+from quarterdeck.http.auth.jwks_cache import JwksCache, JwksFetcher
 from quarterdeck.http.auth.local_issuer import LocalIssuer
 from quarterdeck.http.auth.model import AuthSettings
 

@@ -7,11 +7,11 @@ with the keys of that issuer only.
 from __future__ import annotations
 
 from typing import Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+from quarterdeck.engine.outbound_http.types import DEFAULT_PORTS
 from quarterdeck.http.auth.jwk import VerifyingKey
 from quarterdeck.http.auth.jwks_cache import JwksCache
-from quarterdeck.http.auth.jwks_fetch import check_url
 from quarterdeck.http.auth.jwt_claims import UnverifiedToken, raise_invalid_token
 from quarterdeck.http.auth.local_issuer import LocalIssuer
 from quarterdeck.http.auth.model import AuthSettings
@@ -41,12 +41,12 @@ class TrustedIssuers:
         admin = settings.admin_issuer
         if settings.issuer_url:
             keys_base_url = settings.sts_url or settings.issuer_url
-            check_url("STS_URL" if settings.sts_url else "ISSUER_URL", keys_base_url)
+            _check_url("STS_URL" if settings.sts_url else "ISSUER_URL", keys_base_url)
             self._external[settings.issuer_url] = _ExternalIssuer(
                 keys_base_url, jwks_cache, settings.issuer_url == admin
             )
         if admin and admin not in self._external and (local is None or admin != local.issuer):
-            check_url("QD_ADMIN_ISSUER", admin)
+            _check_url("QD_ADMIN_ISSUER", admin)
             self._external[admin] = _ExternalIssuer(admin, jwks_cache, may_grant_admin=True)
 
     def issuer_of(self, token: UnverifiedToken) -> Issuer:
@@ -57,6 +57,21 @@ class TrustedIssuers:
         if external is None:
             raise_invalid_token("This server does not trust the token's issuer, or the key it is signed with.")
         return external
+
+
+def _check_url(name: str, url: str) -> None:
+    """Raise ValueError, at start-up, for a configured URL that can never be fetched."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"{name} is not a URL.") from None
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0:
+        raise ValueError(f"{name} must be an http:// or https:// URL.")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(f"{name} must not contain a user name, a query or a fragment.")
+    if not url.isascii() or any(character <= " " or character in "\\\x7f" for character in url):
+        raise ValueError(f"{name} must be ASCII without spaces.")
 
 
 class _TrustedLocalIssuer:

@@ -1,8 +1,11 @@
-"""A bounded cache for the key sets of external issuers.
+"""Fetches the key sets of external issuers, and caches a bounded number of them.
 
 One rule covers every reason to fetch (an unknown set, an old set, a `kid` that is not in it, an issuer that was
 unreachable): **a URL is fetched at most once per `jwks_refetch_seconds`, by one request at a time.** Between two
 fetches the last result is used, whether it is a set, an empty set, or a failure.
+
+The operator configures the URLs, so they may point into a private network, unlike URLs that come from clients. All
+other rules of `engine.outbound_http` apply.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from quarterdeck.core.errors import Unavailable
+from quarterdeck.engine.outbound_http import ALLOW_ALL, OutboundClient, OutboundError, Request, Response, ResponseLimits
 from quarterdeck.http.auth.jwk import KeySet, VerifyingKey, parse_key_set
-from quarterdeck.http.auth.jwks_fetch import FetchError, Response
 from quarterdeck.http.auth.model import AuthSettings
 
 Fetch = Callable[[str], Awaitable[Response]]
@@ -25,6 +28,26 @@ MonotonicClock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
 _NEW_URLS_PER_SECOND = 10
+MAX_RESPONSE_BYTES = 256 * 1024
+
+
+class FetchError(Exception):
+    """The fetch failed. The message is for the log and contains nothing from the response."""
+
+
+class JwksFetcher:
+    """Sends one GET with a time-out and a size limit. Follows no redirects."""
+
+    def __init__(self, timeout_seconds: float, max_bytes: int = MAX_RESPONSE_BYTES) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._http_client = OutboundClient(ALLOW_ALL, ResponseLimits(body_bytes=max_bytes))
+
+    async def __call__(self, url: str) -> Response:
+        request = Request("GET", url, [("Accept", "application/json")])
+        try:
+            return await self._http_client.send(request, self._timeout_seconds)
+        except OutboundError as error:
+            raise FetchError(str(error)) from None
 
 
 @dataclass(slots=True)

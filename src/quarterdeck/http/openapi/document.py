@@ -43,12 +43,46 @@ _NAME_PARAMETER: Json = {
     "description": f"1 to {NAME_MAX} characters, percent-encoded where needed; no control characters or slashes",
     "schema": {"type": "string", "pattern": f"^[^/\\x00-\\x1f\\x7f]{{1,{NAME_MAX}}}$"},
 }
-
-
 _NUMBER_PARAMETER: Json = {
     "description": "a number of at least 1",
     "schema": {"type": "integer", "minimum": 1, "maximum": 9_999_999_999_999_999},
 }
+_ZONE_HEADER: Json = {
+    "name": "X-Workspace-ID",
+    "in": "header",
+    "description": "The workspace (zone) of the request. Default: the zone of the token. Only a token with the "
+    "scope `quarterdeck.admin` may name another zone; all other tokens get 404 `workspace_not_found`.",
+    "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
+}
+_LAST_EVENT_ID: Json = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "For a stream: the last event id that the client received. The stream continues after it "
+    "and ignores `after`.",
+    "schema": {"type": "string", "pattern": "^[0-9]{1,19}$"},
+}
+_IDEMPOTENCY_KEY: Json = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Makes a retry safe: the same key with the same body returns the same object. At most "
+    f"{KEY_BYTES_MAX} bytes, no control characters.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX},
+}
+_BEARER_SCHEME: Json = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "JWT",
+    "description": "A token from the local issuer (`qd token`) or from an issuer that the server is configured "
+    "to trust. It is valid in one zone and must have the scope that the operation names.",
+}
+_API_KEY_SCHEME: Json = {
+    "type": "apiKey",
+    "in": "header",
+    "name": "X-API-Key",
+    "description": "A key of one application in one zone (`qd key create`). It replaces the token: a request with "
+    "both is refused.",
+}
+_LICENSE: Json = {"name": "Apache 2.0", "identifier": "Apache-2.0"}
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
@@ -56,7 +90,7 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
     schemas = Schemas(routes)
     return {
         "openapi": "3.1.0",
-        "info": {"title": TITLE, "version": version, "description": API_DESCRIPTION, "license": _license()},
+        "info": {"title": TITLE, "version": version, "description": API_DESCRIPTION, "license": _LICENSE},
         "servers": [{"url": "/"}],
         "tags": [_tag(name) for name in dict.fromkeys(name for route in routes for name in route.tags)],
         "paths": _paths(routes, schemas),
@@ -67,8 +101,8 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
                 for problem_type in responses.problem_types().values()
             },
             "headers": responses.header_components(),
-            "parameters": {"IdempotencyKey": _idempotency_key(), "WorkspaceId": _zone_header()},
-            "securitySchemes": {BEARER: _bearer_scheme(), API_KEY: _api_key_scheme()},
+            "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY, "WorkspaceId": _ZONE_HEADER},
+            "securitySchemes": {BEARER: _BEARER_SCHEME, API_KEY: _API_KEY_SCHEME},
         },
         "x-refusals": [responses.error_code_entry(code) for code in error_codes.COMMON_CODES],
     }
@@ -170,47 +204,7 @@ def _header_parameters(route: Route) -> Iterator[Json]:
     if route.is_in_caller_zone:
         yield {"$ref": "#/components/parameters/WorkspaceId"}
     if route.stream_event is not None:
-        yield _last_event_id()
-
-
-def _zone_header() -> Json:
-    return {
-        "name": "X-Workspace-ID",
-        "in": "header",
-        "description": "The workspace (zone) of the request. Default: the zone of the token. Only a token with the "
-        "scope `quarterdeck.admin` may name another zone; all other tokens get 404 `workspace_not_found`.",
-        "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
-    }
-
-
-def _last_event_id() -> Json:
-    return {
-        "name": "Last-Event-ID",
-        "in": "header",
-        "description": "For a stream: the last event id that the client received. The stream continues after it "
-        "and ignores `after`.",
-        "schema": {"type": "string", "pattern": "^[0-9]{1,19}$"},
-    }
-
-
-def _idempotency_key() -> Json:
-    return {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "description": "Makes a retry safe: the same key with the same body returns the same object. At most "
-        f"{KEY_BYTES_MAX} bytes, no control characters.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX},
-    }
-
-
-def _bearer_scheme() -> Json:
-    return {
-        "type": "http",
-        "scheme": "bearer",
-        "bearerFormat": "JWT",
-        "description": "A token from the local issuer (`qd token`) or from an issuer that the server is configured "
-        "to trust. It is valid in one zone and must have the scope that the operation names.",
-    }
+        yield _LAST_EVENT_ID
 
 
 def _security_schemes(route: Route) -> Iterator[str]:
@@ -219,16 +213,6 @@ def _security_schemes(route: Route) -> Iterator[str]:
         yield BEARER
         if route.scope != ADMIN:
             yield API_KEY
-
-
-def _api_key_scheme() -> Json:
-    return {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-API-Key",
-        "description": "A key of one application in one zone (`qd key create`). It replaces the token: a request with "
-        "both is refused.",
-    }
 
 
 # -- names -------------------------------------------------------------------------------------------------------
@@ -249,7 +233,3 @@ def _operation_ids(routes: Iterable[Route]) -> Iterator[str]:
 
 def _tag(name: str) -> Json:
     return {"name": name, "description": TAG_DESCRIPTIONS[name]} if name in TAG_DESCRIPTIONS else {"name": name}
-
-
-def _license() -> Json:
-    return {"name": "Apache 2.0", "identifier": "Apache-2.0"}

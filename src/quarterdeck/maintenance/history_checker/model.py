@@ -341,7 +341,6 @@ class EventData(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(EventData).decode
-EMPTY_EVENT_DATA = EventData()
 
 
 def decode_event_data(event: Event) -> EventData | None:

@@ -11,7 +11,6 @@ retried every second.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
 import time
@@ -21,6 +20,7 @@ from quarterdeck.sdk.agents import Agents
 from quarterdeck.sdk.errors import Fault, NotFound, Problem
 from quarterdeck.sdk.task_worker.handlers import HeldTask, Outcome
 from quarterdeck.sdk.tasks import Tasks
+from quarterdeck.sdk.wait import wait_at_most
 from quarterdeck.sdk.work_types import TaskLease, TaskReturn
 from quarterdeck.sdk.worker_core.in_flight import InFlight
 
@@ -82,9 +82,7 @@ class HeartbeatSender:
     async def run(self, interval_seconds: float, register: Callable[[], Awaitable[None]]) -> None:
         """Send heartbeats until cancelled, the first after `interval_seconds`. Raises if the server refuses one."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval_seconds):
-                    await self._due.wait()
+            await wait_at_most(interval_seconds, self._due)
             self._due.clear()
             try:
                 interval_seconds = await self.send()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ from quarterdeck.sdk.task_worker.calls import (
 )
 from quarterdeck.sdk.task_worker.handlers import Function, Handlers, HeldTask, Outcome, build_failure
 from quarterdeck.sdk.types import ItemProblem
+from quarterdeck.sdk.wait import wait_at_most
 from quarterdeck.sdk.work_types import Agent, TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
 from quarterdeck.sdk.worker_core.claims import RETRY_POLICY, Claimer
 from quarterdeck.sdk.worker_core.in_flight import InFlight, Limits
@@ -227,9 +227,7 @@ class TaskWorker(RegisteredWorker[Agent]):
             except Fault as fault:
                 log.warning("cannot register the agent now: %s", fault.detail)
             failures += 1
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(backoff(RETRY_POLICY, attempt=failures, jitter=random.random()) / 1000):
-                    await self._stopping.wait()
+            await wait_at_most(backoff(RETRY_POLICY, attempt=failures, jitter=random.random()) / 1000, self._stopping)
         return None
 
     async def _register(self) -> Agent:
