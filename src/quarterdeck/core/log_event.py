@@ -1,32 +1,23 @@
-"""The fields of an event in the log, for code that renders events without importing the engine."""
+"""An event in the log, for code that renders events without importing the engine."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import msgspec
 
 from quarterdeck.core.clock import Millis
 
 
-class LogEvent(Protocol):
-    @property
-    def pos(self) -> int: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def zone_id(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def subject(self) -> str: ...
-    @property
-    def actor(self) -> str: ...
-    @property
-    def from_state(self) -> str | None: ...
-    @property
-    def to_state(self) -> str | None: ...
-    @property
-    def data(self) -> str: ...
-    @property
-    def trace(self) -> str | None: ...
-    @property
-    def at(self) -> Millis: ...
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """A row of the log, in the order of the select lists in `engine/queries.sql`."""
+
+    pos: int
+    id: str
+    zone_id: str
+    type: str
+    subject: str
+    actor: str
+    from_state: str | None
+    to_state: str | None
+    data: str
+    trace: str | None
+    at: Millis

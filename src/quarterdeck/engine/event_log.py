@@ -14,6 +14,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.ids import new_id
+from quarterdeck.core.log_event import Event as Event
 from quarterdeck.engine.queries import Q
 from quarterdeck.store.interface import StoreTransaction, decode
 from quarterdeck.store.sql import chunks
@@ -38,22 +39,6 @@ class NewEvent(msgspec.Struct, frozen=True):
     data: str = "{}"
     """Encoded JSON. Only the component that emits the event and the readers of the log interpret it."""
     trace: str | None = None
-
-
-class Event(msgspec.Struct, frozen=True, array_like=True):
-    """A row of the log, in the order of the select lists in `queries.sql`."""
-
-    pos: int
-    id: str
-    zone_id: str
-    type: str
-    subject: str
-    actor: str
-    from_state: str | None
-    to_state: str | None
-    data: str
-    trace: str | None
-    at: Millis
 
 
 class EventView(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ import msgspec
 from quarterdeck.bus.redis.interfaces import SinkEntry, WriterIdentity
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import Ref, is_path_id
-from quarterdeck.core.log_event import LogEvent
+from quarterdeck.core.log_event import Event
 
 DEFAULT_ZONE = "default"
 PENDING_PREFIX, ACTIVE_PREFIX, RECOVERY_PREFIX = "tasks:pending:", "tasks:active:", "coordinator:recovery_queue:"
@@ -251,7 +251,7 @@ class _TaskEventData(msgspec.Struct, frozen=True, rename="camel"):
 _decode_task_event = msgspec.json.Decoder(_TaskEventData).decode
 
 
-def build_entries(event: LogEvent) -> list[SinkEntry]:
+def build_entries(event: Event) -> list[SinkEntry]:
     """Build the message that announces a changed task or agent. It names the object but has none of its new values."""
     if event.type.startswith(TASK_EVENT_PREFIX):
         agent_id = _decode_task_event(event.data).agent_id
@@ -261,7 +261,7 @@ def build_entries(event: LogEvent) -> list[SinkEntry]:
     return []
 
 
-def _build_entry(event: LogEvent, channel_prefix: str, ids: dict[str, str], agent_id: str) -> SinkEntry:
+def _build_entry(event: Event, channel_prefix: str, ids: dict[str, str], agent_id: str) -> SinkEntry:
     body = {"event": event.type.replace(".", "_"), **ids}
     fields = {"dedupe_key": event.id, "body": msgspec.json.encode(body).decode(), "agent_id": agent_id}
     channel = f"{channel_prefix}:events:{event.zone_id}"

@@ -22,7 +22,7 @@ import msgspec
 
 from quarterdeck.bus.redis.interfaces import SinkEntry
 from quarterdeck.core.clock import iso
-from quarterdeck.core.log_event import LogEvent
+from quarterdeck.core.log_event import Event
 
 AGENTS = "caracal.agents.lifecycle"
 INVOCATIONS = "caracal.invocations.lifecycle"
@@ -50,7 +50,7 @@ Data = Mapping[str, object]
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
-def build_entries(event: LogEvent) -> list[SinkEntry]:
+def build_entries(event: Event) -> list[SinkEntry]:
     """Build the stream entries for an event, numbered from 0. Most event types have none."""
     if (verb := _SESSION_EVENTS.get(event.type)) is not None:
         fields_by_stream = _session_fields(event, verb, _decode(event.data))
@@ -71,7 +71,7 @@ def sign(key: bytes, stream: str, fields: Mapping[str, str]) -> str:
     return hmac.new(key, f"{stream}\n{lines}".encode(), hashlib.sha256).hexdigest()
 
 
-def _session_fields(event: LogEvent, verb: str, data: Data) -> dict[str, Data]:
+def _session_fields(event: Event, verb: str, data: Data) -> dict[str, Data]:
     lifecycle = {"event": verb, "agent_session_id": event.subject, **_select(data, _SESSION_FIELDS)}
     fields_by_stream: dict[str, Data] = {AGENTS: lifecycle}
     if verb == "terminate" and not data.get("sid_in_use"):
@@ -80,11 +80,11 @@ def _session_fields(event: LogEvent, verb: str, data: Data) -> dict[str, Data]:
     return fields_by_stream
 
 
-def _invocation_fields(event: LogEvent, data: Data) -> dict[str, Data]:
+def _invocation_fields(event: Event, data: Data) -> dict[str, Data]:
     return {INVOCATIONS: {"event": event.type, "invocation_id": event.subject, **_select(data, _INVOCATION_FIELDS)}}
 
 
-def _delegation_fields(event: LogEvent, verb: str, data: Data) -> dict[str, Data]:
+def _delegation_fields(event: Event, verb: str, data: Data) -> dict[str, Data]:
     invalidation = {"event": verb, "edge_id": event.subject, **_select(data, _DELEGATION_FIELDS)}
     return {DELEGATIONS: invalidation, POLICIES: {"event": verb, "edge_id": event.subject, "epoch": data.get("epoch")}}
 
@@ -93,7 +93,7 @@ def _select(data: Data, names: tuple[str, ...]) -> Data:
     return {name: data[name] for name in names if name in data}
 
 
-def _build_entry(event: LogEvent, index: int, stream: str, event_fields: Data) -> SinkEntry:
+def _build_entry(event: Event, index: int, stream: str, event_fields: Data) -> SinkEntry:
     common = {
         "outbox_id": f"{event.id}:{index}",
         "dedupe_key": f"{stream}:{event.id}",

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso
-from quarterdeck.core.log_event import LogEvent
+from quarterdeck.core.log_event import Event
 from quarterdeck.domain.coordination.rules import log_view
 
 STATUS_CHANGED = "task.status_changed"
@@ -78,7 +78,7 @@ class Payload(msgspec.Struct, frozen=True):
     body: str
 
 
-def build_payload(event: LogEvent) -> Payload | None:
+def build_payload(event: Event) -> Payload | None:
     """None for events that are not delivered."""
     family = event.type.partition(".")[0]
     if not event.type.startswith(EVENT_PREFIXES) and event.type != DISABLED:
