@@ -19,7 +19,8 @@ from quarterdeck.tmux.coding_agents import (
     has_exited,
     merge_coding_agents,
 )
-from quarterdeck.tmux.panes import PaneInfo, Tmux
+from quarterdeck.tmux.pane_info import PaneInfo
+from quarterdeck.tmux.panes import Tmux
 from quarterdeck.tmux.process_table import Process, ProcessTable
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.tmux import TmuxServer, needs_tmux, type_line

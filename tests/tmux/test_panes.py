@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.tmux import commands, terminate
+from quarterdeck.tmux.errors import PaneChanged, TmuxError
+from quarterdeck.tmux.pane_info import PaneInfo
 from quarterdeck.tmux.pane_lock import lock_pane
-from quarterdeck.tmux.panes import PaneChanged, PaneInfo, Tmux, TmuxError
+from quarterdeck.tmux.panes import Tmux
 from quarterdeck.tmux.subprocess_run import ProgramError, ProgramResult, run
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.tmux import TmuxServer, is_alive, needs_tmux, type_line

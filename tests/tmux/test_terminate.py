@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from quarterdeck.tmux import process_table, terminate
-from quarterdeck.tmux.panes import Tmux, TmuxError
+from quarterdeck.tmux.errors import TmuxError
+from quarterdeck.tmux.panes import Tmux
 from quarterdeck.tmux.process_table import Process, ProcessTable, read_process
 from quarterdeck.tmux.terminate import ContainsThisProcess, ProcessTree, send_signal, terminate_tree
 from tests.support.eventually import eventually_sync

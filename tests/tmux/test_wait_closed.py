@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from quarterdeck.tmux import wait_closed
-from quarterdeck.tmux.panes import PaneInfo, Tmux, TmuxError
+from quarterdeck.tmux.errors import TmuxError
+from quarterdeck.tmux.pane_info import PaneInfo
+from quarterdeck.tmux.panes import Tmux
 from quarterdeck.tmux.wait_closed import PaneCloseWaiter
 
 PANE = PaneInfo("%1", "main", "@1", 10, "claude", False, 1)

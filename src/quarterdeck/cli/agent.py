@@ -24,7 +24,7 @@ from quarterdeck.cli.command_table import (
     uppercase_choice,
 )
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.fleet_common import AGENT_ID_OPTION, FULL_OPTION
 from quarterdeck.cli.list_output import PAGING, Column, detail_pairs, field_text, fields_and_table, print_list, time_ago
 from quarterdeck.cli.output import cell, fields
@@ -209,7 +209,7 @@ def _agent_id(context: Context) -> str:
     """Return the ID argument. It is optional only with a fleet id."""
     agent_id = context.text("id")
     if agent_id is None:
-        raise UsageError("Give the ID of an agent, or --fleet-id to use a fleet.")
+        raise usage_error("Give the ID of an agent, or --fleet-id to use a fleet.")
     return agent_id
 
 

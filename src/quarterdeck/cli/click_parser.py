@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from quarterdeck import __version__
 from quarterdeck.cli import fast_parser
 from quarterdeck.cli.command_table import GLOBAL_OPTIONS, Argument, Command, Option, ParamType, ParsedCommand
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.registry import MODULES, SECTIONS, load_commands, load_groups
 
 COMPLETE_VARIABLE = "_QD_COMPLETE"
@@ -35,9 +35,9 @@ def parse(argv: Sequence[str]) -> ParsedCommand | int:
     try:
         outcome: object = _RootGroup().main(args, prog_name="qd", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as no_args:
-        raise UsageError(f"Give a command.\n\n{no_args.format_message()}") from None
+        raise usage_error(f"Give a command.\n\n{no_args.format_message()}") from None
     except click.UsageError as error:
-        raise UsageError(_format_usage_error(error)) from None
+        raise usage_error(_format_usage_error(error)) from None
     return outcome if isinstance(outcome, ParsedCommand) else 0
 
 

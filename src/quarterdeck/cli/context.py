@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from quarterdeck.cli.command_table import Option, ParsedCommand
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.output import TextStyler
 from quarterdeck.client.api import ApiClient, Document, Query, build_path, with_query
 from quarterdeck.client.data_dir import DataDir
@@ -72,7 +72,7 @@ class Context:
         body = self.body()
         if not body:
             command = " ".join(self.parsed.command.words)
-            raise UsageError(f"Give at least one option to change. Try `qd {command} --help`.")
+            raise usage_error(f"Give at least one option to change. Try `qd {command} --help`.")
         return body
 
     def query(self, **extra_params: str | int | None) -> dict[str, str | int | bool | None]:
@@ -91,7 +91,7 @@ class Context:
         try:
             return encode(value)
         except ValueError as error:
-            raise UsageError(f"{option.name}: {error}.") from None
+            raise usage_error(f"{option.name}: {error}.") from None
 
     @property
     def zone(self) -> str:
@@ -113,7 +113,7 @@ class Context:
         if url is not None:
             command = " ".join(self.parsed.command.words)
             detail = f"`qd {command}` works only on a local data directory. Remove --url and QD_URL ({url})."
-            raise UsageError(detail)
+            raise usage_error(detail)
         return self.data_dir
 
     def server(self, extra_seconds: float = 0.0) -> ApiClient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.cli.command_table import NUMBER, TEXT, Group, Option, ParamType, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.input import DAY
 from quarterdeck.cli.list_output import PAGING, Column, print_list, time_from_now
 from quarterdeck.cli.output import cell
@@ -75,7 +75,7 @@ def list_(context: Context) -> None:
 def set_(context: Context) -> None:
     amounts = context.body()
     if not amounts:
-        raise UsageError("Give --usd, --tokens or both.")
+        raise usage_error("Give --usd, --tokens or both.")
     body = {**_budget_key(context), **amounts}
     context.send(
         "PUT", context.api_path("budgets"), lambda budget: f"Set the budget for {_describe_budget(budget)}.", body=body
@@ -93,7 +93,7 @@ def remove(context: Context) -> None:
 def _budget_key(context: Context) -> Document:
     scope, key = context.text("scope") or "zone", context.text("for")
     if (scope == "zone") != (key is None):
-        raise UsageError("Give --for with --scope type or --scope task, but not with --scope zone.")
+        raise usage_error("Give --for with --scope type or --scope task, but not with --scope zone.")
     named: Document = {} if key is None else {"key": key}
     return {"scope": _SCOPE_VALUES[scope], **named, "period": context.text("period") or "month"}
 

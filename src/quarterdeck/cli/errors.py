@@ -13,8 +13,9 @@ from quarterdeck.core.errors import EXIT_USAGE, Fault, Problem, Refusal
 class UsageError(Refusal, status=400, title="Usage", exit_code=EXIT_USAGE):
     """The command line is invalid."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__("usage", detail)
+
+def usage_error(detail: str) -> UsageError:
+    return UsageError("usage", detail)
 
 
 class SystemFault(Fault, status=500, title="Operating system error"):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from quarterdeck.cli.command_table import JSON_ARRAY, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.fleet_common import (
     AGENT_ID_OPTION,
     PANE_CLOSE_SECONDS,
@@ -33,11 +33,11 @@ def register(context: Context) -> None:
     refuse_options_except(context, "--name", "--description", "--skills")
     name, description = non_empty_text(context, "name"), context.text("description")
     if context.text("id") is not None:
-        raise UsageError(
+        raise usage_error(
             "A fleet assigns the ids of its agents. Remove ID, or use the agent registry without a fleet id."
         )
     if name is None or description is None:
-        raise UsageError("Give --name and --description.")
+        raise usage_error("Give --name and --description.")
     member = context.server().call("POST", fleet_path(context, "members"), body=context.body()).document
     context.show(
         pick_fields(member, "agent_id", "name", "registered_at"),
@@ -97,7 +97,7 @@ def refuse_options_except(context: Context, *names: str) -> None:
 def _refuse_options(context: Context, options: Sequence[Option], reason: str) -> None:
     for option in options:
         if option in context.parsed.command.options and context.is_given(option):
-            raise UsageError(f"{option.name} {reason}")
+            raise usage_error(f"{option.name} {reason}")
 
 
 def _agent_id(context: Context) -> int:
@@ -105,7 +105,7 @@ def _agent_id(context: Context) -> int:
     id_text = context.text("id")
     agent_id = agent_id_or_none(context) if id_text is None else parse_member_id(id_text, "ID")
     if agent_id is None:
-        raise UsageError("Give the ID of an agent.")
+        raise usage_error("Give the ID of an agent.")
     return agent_id
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from quarterdeck.cli.command_table import MEMBER_ID, Option, ParamType
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError, report_problem
+from quarterdeck.cli.errors import UsageError, report_problem, usage_error
 from quarterdeck.client.api import Document, build_path
 from quarterdeck.core.errors import EXIT_FAILED, Invalid, Problem
 
@@ -71,11 +71,11 @@ def parse_member_id(text: str, source: str) -> int:
     try:
         return int(str(MEMBER_ID.parse(text)))
     except ValueError as error:
-        raise UsageError(f"{source}: {error}.") from None
+        raise usage_error(f"{source}: {error}.") from None
 
 
 def _refuse(detail: str) -> NoReturn:
-    raise UsageError(detail)
+    raise usage_error(detail)
 
 
 def fleets_path(*segments: object) -> str:
@@ -99,7 +99,7 @@ def require_text(context: Context, argument_text: str | None) -> str:
     """Return the text from --text, --text-file or the arguments. Exactly one must be given; `-` is standard input."""
     option_text, file = context.text("text"), context.text("text_file")
     if sum(source is not None for source in (option_text, file, argument_text)) != 1:
-        raise UsageError("Give exactly one of --text, --text-file or - (standard input).")
+        raise usage_error("Give exactly one of --text, --text-file or - (standard input).")
     inline_text = argument_text if option_text is None else option_text
     path = file if inline_text is None else "-" if inline_text == "-" else None
     text = str(inline_text) if path is None else read_text(path)
@@ -144,7 +144,7 @@ def clip_text(context: Context, text: object) -> str:
     content = text if isinstance(text, str) else ""
     variable = context.environ.get("QD_MAX_TEXT_LEN") or DEFAULT_MAX_TEXT_LENGTH
     if not (variable.isascii() and variable.isdigit() and len(variable) <= 9):
-        raise UsageError(f"QD_MAX_TEXT_LEN: {variable!r} is not an integer (0 or greater).")
+        raise usage_error(f"QD_MAX_TEXT_LEN: {variable!r} is not an integer (0 or greater).")
     limit = int(variable)
     return content if len(content) <= limit else f"{content[:limit]}…"
 

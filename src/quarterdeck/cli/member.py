@@ -6,7 +6,7 @@ import sys
 
 from quarterdeck.cli.command_table import FILE, NUMBER, TEXT, Argument, Group, Option, key_option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError, report_problem
+from quarterdeck.cli.errors import report_problem, usage_error
 from quarterdeck.cli.fleet_common import (
     AGENT_ID_OPTION,
     CODING_AGENT,
@@ -76,11 +76,11 @@ def _format_created(member: Document) -> str:
 def _read_prompt(context: Context) -> str | None:
     words, file = context.values("words"), context.text("prompt_file")
     if words and file is not None:
-        raise UsageError("Give --prompt-file or the words after --, not both.")
+        raise usage_error("Give --prompt-file or the words after --, not both.")
     if file is None:
         return " ".join(map(str, words)) or None
     if not file.startswith("/"):
-        raise UsageError(f"--prompt-file: {file!r} is not an absolute path.")
+        raise usage_error(f"--prompt-file: {file!r} is not an absolute path.")
     text = read_text(file)
     if not text.strip():
         raise Invalid("empty_prompt", f"{file} is empty")
@@ -239,7 +239,7 @@ def send_input(context: Context) -> None:
 def exec_(context: Context) -> None:
     words = _joined_words(context)
     if words is None:
-        raise UsageError("Give a command, in quotes or after two dashes.")
+        raise usage_error("Give a command, in quotes or after two dashes.")
     _post_action(context, "exec", {"text": words}, "Sent a command to")
 
 

@@ -19,7 +19,7 @@ from quarterdeck.cli.command_table import (
     choice,
 )
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.fleet_common import (
     AGENT_ID_OPTION,
     FULL_OPTION,
@@ -75,7 +75,7 @@ _MESSAGE_OPTIONS = (
 )
 def send(context: Context) -> None:
     if context.flag("full") and context.flag("quiet"):
-        raise UsageError("Give --full or --quiet, not both.")
+        raise usage_error("Give --full or --quiet, not both.")
     message = _post(context)
     if context.flag("quiet") and not context.as_json:
         context.write(str(message.get("task_id")))
@@ -154,7 +154,7 @@ def _finish_message(context: Context, verb: str, confirmation: str) -> None:
 def _message_id(context: Context) -> int | None:
     ids = {context.number("task_id"), context.number("message_id")} - {None}
     if len(ids) != 1:
-        raise UsageError("Give one message id, with --task-id or its alias --message-id.")
+        raise usage_error("Give one message id, with --task-id or its alias --message-id.")
     return ids.pop()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from quarterdeck.cli.command_table import DURATION, MEMBER_ID, NUMBER, Group, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.fleet_common import (
     escape_control_characters,
     fleet_path,
@@ -83,7 +83,7 @@ def _require_tick_seconds(context: Context) -> int:
     tick = context.number("tick")
     tick_seconds = DEFAULT_TICK_SECONDS if tick is None else tick
     if not 1 <= tick_seconds <= MAX_TICK_SECONDS:
-        raise UsageError(f"--tick: {tick_seconds} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
+        raise usage_error(f"--tick: {tick_seconds} is out of range. Use 1 to {MAX_TICK_SECONDS} seconds.")
     return tick_seconds
 
 
@@ -157,7 +157,7 @@ def format_monitor(monitor: Document, last_tick_at: float | None, now: float) ->
 )
 def config(context: Context) -> None:
     if context.flag("enable") and context.flag("disable"):
-        raise UsageError("Give --enable or --disable, not both.")
+        raise usage_error("Give --enable or --disable, not both.")
     body = context.body() | ({"enabled": False} if context.flag("disable") else {})
     path = fleets_path(require_fleet_id(context), "members", require_agent_id(context), "monitor")
     context.send(

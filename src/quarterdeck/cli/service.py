@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.cli.command_table import ID, ID_ARGUMENT, JSON_OBJECT, NUMBER, TEXT, Argument, Group, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.list_output import PAGING, Column, print_details, print_list, time_ago
 from quarterdeck.cli.output import cell, fields
 from quarterdeck.client.api import Document
@@ -49,7 +49,7 @@ _SERVICE_OPTIONS = (
 )
 def register(context: Context) -> None:
     if context.text("app") is None and context.text("session") is None:
-        raise UsageError("Give --app APPLICATION or --session ID: a service needs an owner.")
+        raise usage_error("Give --app APPLICATION or --session ID: a service needs an owner.")
     _print_service(context, context.server().call("POST", _path(context), body=context.body()).document)
 
 
@@ -63,7 +63,7 @@ def register(context: Context) -> None:
 )
 def list_(context: Context) -> None:
     if context.text("session") is not None and (context.text("app") or context.text("health")):
-        raise UsageError("--session cannot be combined with --app or --health.")
+        raise usage_error("--session cannot be combined with --app or --health.")
     print_list(context, _path(context), _COLUMNS, f"No services found in zone {context.zone}.")
 
 
@@ -101,7 +101,7 @@ def heartbeat(context: Context) -> None:
     elif session is not None:
         path = context.zone_path("agents", session, "heartbeat")
     else:
-        raise UsageError("Give the ID of a service, or --session for all services of a session.")
+        raise usage_error("Give the ID of a service, or --session for all services of a session.")
     context.send("POST", path, _format_heartbeat_reply, body=context.body())
 
 

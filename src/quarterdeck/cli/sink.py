@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.cli.command_table import ID, NUMBER, Argument, Group, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.list_output import Column, field_lines, fields_and_table, print_items
 from quarterdeck.cli.output import cell
 from quarterdeck.client.api import Document, build_path, page_items
@@ -34,7 +34,7 @@ def show(context: Context) -> None:
 )
 def requeue(context: Context) -> None:
     if (context.number("pos") is None) != context.flag("all"):
-        raise UsageError("Give --pos N or --all.")
+        raise usage_error("Give --pos N or --all.")
     context.send(
         "POST",
         f"{_path(context)}/requeue",

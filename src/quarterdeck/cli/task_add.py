@@ -21,7 +21,7 @@ from quarterdeck.cli.command_table import (
     key_option,
 )
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.input import FUTURE_TIME, JSON_INPUT, JSON_INPUT_HELP, read_input
 from quarterdeck.cli.output import cell, to_json_line
 from quarterdeck.client.api import Document, page_items
@@ -94,7 +94,7 @@ def add(context: Context) -> int:
     if context.text("file") is not None:
         return _add_many(context, context.required_text("file"))
     if context.text("title") is None or context.text("type") is None:
-        raise UsageError(
+        raise usage_error(
             'Give a TITLE and --type, or --file FILE. Example: qd task add "Fix the build" --type development'
         )
     path, key = context.api_path("agent-tasks"), context.idempotency_key()
@@ -121,9 +121,9 @@ class TaskLine(NamedTuple):
 
 def _add_many(context: Context, file: str) -> int:
     if any(context.text(name) is not None for name in ("title", "id")):
-        raise UsageError("--file cannot be combined with TITLE or --id: the file has the titles and ids.")
+        raise usage_error("--file cannot be combined with TITLE or --id: the file has the titles and ids.")
     if file == "-" and context.text("input") == "-":
-        raise UsageError("--file and --input cannot both be -: standard input can be read only once.")
+        raise usage_error("--file and --input cannot both be -: standard input can be read only once.")
     lines = read_lines(file, context.body())
     sender = _BatchSender(context, "standard input" if file == "-" else file, len(lines))
     try:
@@ -154,9 +154,9 @@ def read_lines(file: str, defaults: Document) -> list[TaskLine]:
         try:
             decoded: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{source}, line {number}: not valid JSON: {error}.") from None
+            raise usage_error(f"{source}, line {number}: not valid JSON: {error}.") from None
         if not isinstance(decoded, dict):
-            raise UsageError(f'{source}, line {number}: not a JSON object. Example: {{"title": "…"}}.')
+            raise usage_error(f'{source}, line {number}: not a JSON object. Example: {{"title": "…"}}.')
         lines.append(TaskLine(number, {**defaults, **decoded}))
     return lines
 

@@ -8,7 +8,7 @@ import time
 from quarterdeck.cli import input
 from quarterdeck.cli.command_table import ID_ARGUMENT, JSON_OBJECT, LEVEL, NUMBER, TEXT, Argument, Group, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.input import JSON_INPUT, JSON_INPUT_HELP, JSON_OR_TEXT_INPUT
 from quarterdeck.cli.list_output import Column, relative_time, time_from_now
 from quarterdeck.cli.output import cell, parse_timestamp, to_json_line
@@ -65,7 +65,7 @@ def claim(context: Context) -> None:
 def progress(context: Context) -> None:
     body = context.body()
     if not body.keys() - {"attemptToken"}:
-        raise UsageError("Give --percent, --step or --checkpoint.")
+        raise usage_error("Give --percent, --step or --checkpoint.")
     context.send(
         "PATCH",
         _path(context, "progress"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.cli.command_table import ID, ID_ARGUMENT, TEXT, YES_NO, Argument, Group, Option, choice, key_option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.list_output import (
     PAGING,
     Column,
@@ -114,7 +114,7 @@ def deliveries(context: Context) -> None:
 def replay(context: Context) -> None:
     requested_id, all_failed = context.text("delivery"), context.flag("failed")
     if (requested_id is None) != all_failed:
-        raise UsageError("Give the id of one DELIVERY, or --failed for all failed deliveries.")
+        raise usage_error("Give the id of one DELIVERY, or --failed for all failed deliveries.")
     server, ids = context.server(), [requested_id]
     if all_failed:
         # Load all ids first: a replayed delivery leaves the list of failed deliveries, which would shift the pages.

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from quarterdeck.cli.command_table import ID, LIMIT, REASON_OPTION, TEXT, Argument, Group, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.errors import usage_error
 from quarterdeck.cli.list_output import Column, field_lines, format_table, load_all, nested
 from quarterdeck.cli.output import table
 from quarterdeck.cli.receipt import RECEIPT_EXIT_HELP, RECEIPT_OPTION, delete_and_print, print_receipt
@@ -104,7 +104,7 @@ def _confirm(context: Context, effect: str) -> None:
     zone = context.required_text("target")
     command = " ".join(context.parsed.command.words)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
-        raise UsageError(f"`qd {command} {zone}` {effect}. Give --yes: this is not a terminal.")
+        raise usage_error(f"`qd {command} {zone}` {effect}. Give --yes: this is not a terminal.")
     # Close the connection before the prompt: the server may drop it while the user types.
     server = context.server()
     live_sessions = nested(server.get(_path(context, "quotas")), "used").get("sessions")

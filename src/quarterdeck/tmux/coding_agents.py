@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from quarterdeck.tmux.panes import PaneInfo
+from quarterdeck.tmux.pane_info import PaneInfo
 from quarterdeck.tmux.process_table import (
     SHELLS,
     Process,

@@ -19,7 +19,8 @@ from quarterdeck.tmux import process_table
 from quarterdeck.tmux.coding_agents import CodingAgent, find_agent_process, is_agent_process
 from quarterdeck.tmux.errors import PaneChanged
 from quarterdeck.tmux.host import Host
-from quarterdeck.tmux.panes import PaneInfo, Tmux
+from quarterdeck.tmux.pane_info import PaneInfo
+from quarterdeck.tmux.panes import Tmux
 from quarterdeck.tmux.process_table import Process, ProcessTable
 
 BlockReason = Literal["no_pane", "other_host", "other_tmux", "pane_gone", "not_the_agent"]

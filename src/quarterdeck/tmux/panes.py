@@ -27,8 +27,6 @@ from quarterdeck.tmux.pane_lock import lock_pane
 from quarterdeck.tmux.quoting import VARIABLE_NAME, escape_format, quote, require_pane_id, require_window_id
 from quarterdeck.tmux.terminate import ContainsThisProcess, terminate_tree
 
-__all__ = ["PaneChanged", "PaneInfo", "Tmux", "TmuxError"]
-
 log = logging.getLogger("quarterdeck.tmux")
 ENTER_DELAY_SECONDS = 0.12
 """An agent treats text that arrives at once as one paste, even a final Enter. So Enter is sent after this delay."""

@@ -17,7 +17,14 @@ killed during a rotation, some values are under the new key and some are not. Bo
 them can be decrypted, and the next rotation continues.
 """
 
-from quarterdeck.engine.secrets.field_encryption import FieldCipher, FieldRef
-from quarterdeck.engine.secrets.keyring import DecryptionError, Keyring, KeyringError, SecretKey, SecretSettings
+from quarterdeck.engine.secrets.field_encryption import FieldCipher
+from quarterdeck.engine.secrets.keyring import (
+    DecryptionError,
+    FieldRef,
+    Keyring,
+    KeyringError,
+    SecretKey,
+    SecretSettings,
+)
 
 __all__ = ["DecryptionError", "FieldCipher", "FieldRef", "Keyring", "KeyringError", "SecretKey", "SecretSettings"]

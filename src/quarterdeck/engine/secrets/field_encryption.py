@@ -21,8 +21,6 @@ from quarterdeck.core.errors import Invalid
 from quarterdeck.core.redaction import ENCRYPTED_MARKER, MASK, SECRET_MARKER, SECRETS_MAX
 from quarterdeck.engine.secrets.keyring import DecryptionError, FieldRef, Keyring, key_id_of
 
-__all__ = ["FieldCipher", "FieldRef", "key_ids_in"]
-
 log = logging.getLogger("quarterdeck.secrets")
 _MARKER_JSON = f'"{ENCRYPTED_MARKER}"'
 _VALUE_PATTERN = rf'{{"{re.escape(ENCRYPTED_MARKER)}":"(qs1\.[A-Za-z0-9_.-]+)"}}'

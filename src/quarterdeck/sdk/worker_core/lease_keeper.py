@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from quarterdeck.sdk.errors import Fault
-from quarterdeck.sdk.type_mixins import BULK_MAX, ItemProblem
+from quarterdeck.sdk.type_mixins import BULK_MAX
+from quarterdeck.sdk.types import Item
 from quarterdeck.sdk.worker_core.in_flight import HeldAttempt, InFlight
 
 log = logging.getLogger("quarterdeck.sdk.worker")
@@ -25,22 +26,9 @@ RETRY_SECONDS = 0.5
 MIN_HEARTBEAT_SECONDS = 0.05
 
 
-class ExtendedLease(Protocol):
-    """The server's reply for one lease."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def cancel(self) -> bool: ...
-
-    @property
-    def error(self) -> ItemProblem | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseCalls(Generic[H]):
-    extend: Callable[[Sequence[H]], Awaitable[Sequence[ExtendedLease]]]
+    extend: Callable[[Sequence[H]], Awaitable[Sequence[Item]]]
     release: Callable[[Sequence[H]], Awaitable[object]]
 
 
@@ -82,7 +70,7 @@ class LeaseKeeper(Generic[H, R]):
                 if item.id in by_id and self._in_flight.is_held(by_id[item.id]):
                     self._handle_item(by_id[item.id], item)
 
-    def _handle_item(self, held: H, item: ExtendedLease) -> None:
+    def _handle_item(self, held: H, item: Item) -> None:
         if item.cancel:
             held.cancel("canceled")
         # If the attempt has ended, ignore the error: its report may just have been accepted, and settles the attempt.

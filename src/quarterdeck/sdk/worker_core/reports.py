@@ -17,11 +17,12 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from quarterdeck.core.retry import Policy, backoff
 from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge, Unauthenticated
-from quarterdeck.sdk.types import ItemProblem
+from quarterdeck.sdk.types import Item, ItemProblem
+from quarterdeck.sdk.work_types import TaskItem
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 E = TypeVar("E")
@@ -33,13 +34,6 @@ PERMANENT_PROBLEMS: Mapping[int | None, type[Problem]] = {
 """Problem types by the item status for which the report itself is invalid. The attempt is then unchanged."""
 ITEM_OVERHEAD_BYTES = 512
 """Estimated bytes of a report in addition to its content."""
-
-
-class ReportedItem(Protocol):
-    """The server's reply to one report."""
-
-    @property
-    def error(self) -> ItemProblem | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class OutboxLimits:
 class OutboxCallbacks(Generic[E]):
     """The functions that an outbox calls to send reports and to handle the results."""
 
-    send: Callable[[Sequence[E]], Awaitable[Sequence[ReportedItem]]]
+    send: Callable[[Sequence[E]], Awaitable[Sequence[Item | TaskItem]]]
     """Returns one reply for each report, in the same order."""
     on_reported: Callable[[E, ItemProblem | None], None]
     """Called for each report that need not be sent again. The problem, if any, is the reason why it did not count."""
@@ -160,7 +154,7 @@ class Outbox(Generic[E]):
         self._callbacks.on_refused(batch[0], refusal)
         return []
 
-    def _needs_retry(self, report: E, item: ReportedItem) -> bool:
+    def _needs_retry(self, report: E, item: Item | TaskItem) -> bool:
         problem = item.error
         if problem is not None and problem.is_temporary:
             return True
