@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,8 +28,9 @@ import pytest
 
 from tests.support.child_processes import interrupt_on_sigterm, stop_ignoring_sigint, tail
 from tests.support.databases import PostgresDatabases, SqliteDatabases
-from tests.support.postgres import PostgresServer
-from tests.support.redis import DirectRedis, RedisServer
+from tests.support.http_endpoint import HttpEndpoint, run_endpoint
+from tests.support.postgres import PostgresServer, run_postgres
+from tests.support.redis import DirectRedis, RedisServer, run_redis
 from tests.support.server import Launch, ServerProcess, Servers, launch_on
 from tests.support.zone import FreshZone, create_zone
 
@@ -71,22 +72,14 @@ def postgres() -> Iterator[PostgresDatabases]:
         yield databases
         databases.close()
         return
-    server = PostgresServer(in_memory=True)
-    try:
-        server.start()
+    with run_postgres(in_memory=True) as server:
         yield PostgresDatabases(server.url())
-    finally:
-        server.close()
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    try:
-        server.start()
+    with run_postgres() as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="session")
@@ -98,12 +91,8 @@ def redis_url() -> Iterator[str]:
         number = int(parts.path.lstrip("/") or 0) + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
         yield parts._replace(path=f"/{number}").geturl()
         return
-    server = RedisServer()
-    try:
-        server.start()
+    with run_redis() as server:
         yield server.url
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -116,12 +105,8 @@ def redis(redis_url: str) -> Iterator[DirectRedis]:
 
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
-    server = RedisServer()
-    try:
-        server.start()
+    with run_redis() as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="session")
@@ -206,3 +191,10 @@ def server(request: pytest.FixtureRequest) -> ServerProcess:
 @pytest.fixture
 async def zone(server: ServerProcess) -> FreshZone:
     return await create_zone(server)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[HttpEndpoint]:
+    """An HTTP endpoint that records requests."""
+    async with run_endpoint() as endpoint:
+        yield endpoint

@@ -18,7 +18,7 @@ from quarterdeck.store.migrate import sqlite_path
 from tests.acceptance.test_check_fleets import FLEET_CHECKS
 from tests.cli.cli_support import Qd
 from tests.support.builders import ZONE, admin
-from tests.support.log_tampering import owner_transaction
+from tests.support.log_tampering import restore_tables
 from tests.support.rounds import ROUNDS
 from tests.support.runtime import DirectDatabase, RuntimeHarness, RuntimeOptions, SqlValue, open_runtime
 from tests.support.server import Launch, Servers
@@ -67,11 +67,7 @@ class Scenario:
         return {table: self.database.execute(f"select * from {table}") for table in TABLES}
 
     def restore(self, rows: dict[str, list[tuple[SqlValue, ...]]]) -> None:
-        with owner_transaction(self.url) as (run, each):
-            for table, content in rows.items():
-                run(f"delete from {table}", ())
-                if content:
-                    each(f"insert into {table} values ({', '.join('?' for _ in content[0])})", content)
+        restore_tables(self.url, rows)
 
 
 @pytest.fixture

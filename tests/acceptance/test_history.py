@@ -17,7 +17,7 @@ from quarterdeck.maintenance.history_checker.invariants import INVARIANTS
 from quarterdeck.store.migrate import sqlite_path
 from tests.cli.cli_support import Qd
 from tests.support.eventually import eventually
-from tests.support.log_tampering import owner_transaction
+from tests.support.log_tampering import restore_tables
 from tests.support.runtime import DirectDatabase, SqlValue
 from tests.support.server import Launch, Servers
 from tests.support.session_plane_attack.history_writer import HistoryWriter
@@ -53,11 +53,7 @@ class Scenario:
         return {table: self.database.execute(f"select * from {table}") for table in TABLES}
 
     def restore(self, rows: dict[str, list[tuple[SqlValue, ...]]]) -> None:
-        with owner_transaction(self.url) as (run, each):
-            for table, content in rows.items():
-                run(f"delete from {table}", ())
-                if content:
-                    each(f"insert into {table} values ({', '.join('?' for _ in content[0])})", content)
+        restore_tables(self.url, rows)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.support import prometheus_rules
 from tests.support.databases import SqliteDatabases
 from tests.support.eventually import eventually
 from tests.support.key_mirror import read_keys
-from tests.support.redis import DirectRedis, RedisServer
+from tests.support.redis import DirectRedis, RedisServer, run_redis
 from tests.support.server import ServerProcess, Servers, launch_on
 from tests.support.zone import assert_problem
 
@@ -37,12 +37,8 @@ ALERTED_METRICS = (
 
 @pytest.fixture(scope="module")
 def redis_server() -> Iterator[RedisServer]:
-    server = RedisServer()
-    try:
-        server.start()
+    with run_redis() as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")

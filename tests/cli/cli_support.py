@@ -106,6 +106,16 @@ def run_on_terminal(qd: Qd, *words: str, typed: str = "", columns: int = 80) -> 
     return TerminalResult(process.wait(RUN_TIMEOUT_SECONDS), output.decode().replace("\r\n", "\n"))
 
 
+@contextmanager
+def run_qd(data: Path, **environment: str) -> Iterator[Qd]:
+    """`qd` with its own data directory. Ends the server that its commands start."""
+    program = Qd(data, **environment)
+    try:
+        yield program
+    finally:
+        program.end_server()
+
+
 class ScriptedServer:
     """An HTTP server that answers requests with fixed bytes, in order."""
 

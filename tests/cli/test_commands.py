@@ -17,24 +17,15 @@ import pytest
 
 from quarterdeck import __version__
 from quarterdeck.client.data_dir import DataDir
-from tests.cli.cli_support import Qd, http_response, run_scripted_server
+from tests.cli.cli_support import Qd, http_response, run_qd, run_scripted_server
 
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 @pytest.fixture(scope="module")
 def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
-    program = Qd(tmp_path_factory.mktemp("qd") / "data")
-    yield program
-    program.end_server()
-
-
-@pytest.fixture
-def fresh_qd(tmp_path: Path) -> Iterator[Qd]:
-    """`qd` with its own data directory and no server."""
-    program = Qd(tmp_path / "data")
-    yield program
-    program.end_server()
+    with run_qd(tmp_path_factory.mktemp("qd") / "data") as program:
+        yield program
 
 
 @pytest.fixture(scope="module")

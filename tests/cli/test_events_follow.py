@@ -11,30 +11,20 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from quarterdeck.client.data_dir import DataDir
-from tests.cli.cli_support import RUN_TIMEOUT_SECONDS, Qd, http_response
+from tests.cli.cli_support import RUN_TIMEOUT_SECONDS, Qd, http_response, run_qd
 from tests.support.eventually import eventually_sync
 
 
 @pytest.fixture(scope="module")
 def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
-    program = Qd(tmp_path_factory.mktemp("qd") / "data")
-    program.run("zone", "list")
-    yield program
-    program.end_server()
-
-
-@pytest.fixture
-def fresh_qd(tmp_path: Path) -> Iterator[Qd]:
-    """`qd` with its own data directory and no server."""
-    program = Qd(tmp_path / "data")
-    yield program
-    program.end_server()
+    with run_qd(tmp_path_factory.mktemp("qd") / "data") as program:
+        program.run("zone", "list")
+        yield program
 
 
 class EventFollower:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.cli_support import Qd, http_response, run_scripted_server
+from tests.cli.cli_support import Qd, http_response, run_qd, run_scripted_server
 
 KEY = re.compile(r"qd_default\.([0-9a-f-]{36})\.([0-9a-f]{64})")
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -16,10 +16,9 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 @pytest.fixture(scope="module")
 def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
-    program = Qd(tmp_path_factory.mktemp("qd-key") / "data")
-    program.run("zone", "list")
-    yield program
-    program.end_server()
+    with run_qd(tmp_path_factory.mktemp("qd-key") / "data") as program:
+        program.run("zone", "list")
+        yield program
 
 
 def match_key(text: str) -> re.Match[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from quarterdeck.bus.redis.stream_entries import AGENTS
-from tests.cli.cli_support import Qd
+from tests.cli.cli_support import Qd, run_qd
 from tests.support.eventually import eventually_sync
 from tests.support.redis import DirectRedis
 
@@ -27,10 +27,9 @@ def qd(tmp_path_factory: pytest.TempPathFactory, direct_redis: DirectRedis) -> I
         "QD_STREAMS_HMAC_KEY": "sixteen bytes or more",
         "QD_OUTBOX_MAX_ATTEMPTS": "1",
     }
-    program = Qd(tmp_path_factory.mktemp("qd-sink") / "data", **settings)
-    program.run("zone", "list")
-    yield program
-    program.end_server()
+    with run_qd(tmp_path_factory.mktemp("qd-sink") / "data", **settings) as program:
+        program.run("zone", "list")
+        yield program
 
 
 def test_list_prints_every_sink_with_its_lag(qd: Qd) -> None:
@@ -86,12 +85,9 @@ def test_failed_command_prints_an_error_and_sets_the_exit_code(qd: Qd) -> None:
 
 
 def test_without_redis_only_the_webhooks_sink_exists(tmp_path_factory: pytest.TempPathFactory) -> None:
-    program = Qd(tmp_path_factory.mktemp("qd-no-sink") / "data")
-    try:
+    with run_qd(tmp_path_factory.mktemp("qd-no-sink") / "data") as program:
         _, webhooks = program.run("sink", "list").splitlines()
         assert webhooks.split()[0] == "webhooks"
-    finally:
-        program.end_server()
 
 
 def test_config_show_masks_the_hmac_key(qd: Qd) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.cli.cli_support import Qd
+from tests.cli.cli_support import Qd, run_qd
 
 HEAVY_MODULES = {"argparse", "asyncio", "click", "dataclasses", "email", "http", "inspect", "msgspec", "pathlib"}
 HEAVY_MODULES |= {"sqlite3", "ssl", "subprocess", "tempfile", "urllib"}
@@ -20,9 +20,8 @@ RUNS = 7
 @pytest.fixture(scope="module")
 def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
     folder = tmp_path_factory.mktemp("qd")
-    program = Qd(folder / "data", PYTHONPYCACHEPREFIX=str(folder / "compiled"))
-    yield program
-    program.end_server()
+    with run_qd(folder / "data", PYTHONPYCACHEPREFIX=str(folder / "compiled")) as program:
+        yield program
 
 
 @pytest.mark.parametrize(

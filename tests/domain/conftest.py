@@ -1,4 +1,4 @@
-"""Fixtures for domain tests: a runtime on each engine with one zone and generous limits, and services on it."""
+"""Fixtures for domain tests: a runtime on each engine with one zone and generous limits, and components on it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.agents import AgentHarness
+from tests.support.delegations import DelegationHarness
 from tests.support.runtime import RuntimeHarness, open_runtime
 from tests.support.services import OTHER_ZONE, ServiceHarness
+from tests.support.webhooks import WebhookHarness, open_webhook_harness
 
 
 @pytest.fixture
@@ -23,3 +26,19 @@ async def service_harness(runtime: RuntimeHarness) -> AsyncIterator[ServiceHarne
     harness = ServiceHarness(runtime)
     yield harness
     await harness.lanes.drain()
+
+
+@pytest.fixture
+def agent_harness(runtime: RuntimeHarness) -> AgentHarness:
+    return AgentHarness(runtime)
+
+
+@pytest.fixture
+def delegation_harness(runtime: RuntimeHarness) -> DelegationHarness:
+    return DelegationHarness(runtime)
+
+
+@pytest.fixture
+async def webhook_harness(engine_url: str) -> AsyncIterator[WebhookHarness]:
+    async with open_webhook_harness(engine_url) as harness:
+        yield harness

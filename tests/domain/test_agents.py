@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 import msgspec
 import pytest
@@ -18,19 +17,8 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.transaction import Transaction
 from tests.support.agents import AGENT_ID, AgentHarness, agent_caller, user_caller
 from tests.support.builders import ZONE, admin
+from tests.support.outcomes import problem_code
 from tests.support.runtime import RuntimeHarness
-
-
-@pytest.fixture
-def agent_harness(runtime: RuntimeHarness) -> AgentHarness:
-    return AgentHarness(runtime)
-
-
-async def problem_code(awaitable: Awaitable[object]) -> str:
-    with pytest.raises(Problem) as problem:
-        await awaitable
-    return problem.value.code
-
 
 # -- registration ------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 import pytest
 
-from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Pause, Progress, Warn
@@ -20,6 +18,7 @@ from quarterdeck.engine.wakeups import Wakeups
 from tests.support.agents import AgentHarness
 from tests.support.builders import ZONE, admin
 from tests.support.eventually import eventually
+from tests.support.outcomes import problem_code
 from tests.support.runtime import RuntimeHarness
 from tests.support.structs import build_struct
 from tests.support.tasks import TaskHarness
@@ -35,12 +34,6 @@ async def agent_harness(runtime: RuntimeHarness) -> AgentHarness:
 @pytest.fixture
 async def task_harness(agent_harness: AgentHarness) -> TaskHarness:
     return TaskHarness(agent_harness.runtime)
-
-
-async def problem_code(awaitable: Awaitable[object]) -> str:
-    with pytest.raises(Problem) as problem:
-        await awaitable
-    return problem.value.code
 
 
 async def claim_tasks(harness: TaskHarness, count: int) -> list[Task]:

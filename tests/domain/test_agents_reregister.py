@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 import msgspec
-import pytest
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import DeleteAgent, State
 from quarterdeck.domain.tasks.model.rows import State as TaskState
 from tests.support.agents import AGENT_ID, AgentHarness, agent_caller
 from tests.support.builders import ZONE
-from tests.support.runtime import RuntimeHarness
+from tests.support.outcomes import problem_code
 from tests.support.tasks import TaskHarness
-
-
-@pytest.fixture
-def agent_harness(runtime: RuntimeHarness) -> AgentHarness:
-    return AgentHarness(runtime)
-
-
-async def problem_code(awaitable: Awaitable[object]) -> str:
-    with pytest.raises(Problem) as problem:
-        await awaitable
-    return problem.value.code
 
 
 async def test_token_is_valid_only_for_the_registration_it_was_issued_for(agent_harness: AgentHarness) -> None:

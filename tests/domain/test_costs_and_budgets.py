@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 import msgspec
 import pytest
 
-from quarterdeck.core.errors import Problem
 from quarterdeck.domain.costs import rules
 from quarterdeck.domain.costs.model import BUDGETS_MAX, Cost, Period, Scope
 from quarterdeck.domain.tasks.sweeps import delete_past_retention
 from tests.support.builders import ZONE, caller
+from tests.support.outcomes import problem_code
 from tests.support.runtime import RuntimeHarness
 from tests.support.task_details import TaskDetailHarness
 from tests.support.tasks import TaskHarness
@@ -25,12 +24,6 @@ async def detail_harness(runtime: RuntimeHarness) -> TaskDetailHarness:
     task_harness = TaskHarness(runtime)
     await task_harness.register_agent()
     return TaskDetailHarness(task_harness)
-
-
-async def problem_code(awaitable: Awaitable[object]) -> str:
-    with pytest.raises(Problem) as problem:
-        await awaitable
-    return problem.value.code
 
 
 async def event_data(runtime: RuntimeHarness, event_type: str) -> list[dict[str, object]]:

@@ -14,13 +14,7 @@ from quarterdeck.domain.delegations.sweeps import RETENTION
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.builders import APP, ZONE, admin, caller
 from tests.support.delegations import DelegationHarness, delegate_command, event_data
-from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime, result_names
-
-
-@pytest.fixture
-def delegation_harness(runtime: RuntimeHarness) -> DelegationHarness:
-    return DelegationHarness(runtime)
-
+from tests.support.runtime import RuntimeOptions, open_runtime, result_names
 
 # -- creation ----------------------------------------------------------------------------------------------------
 

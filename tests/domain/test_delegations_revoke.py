@@ -15,12 +15,7 @@ from quarterdeck.domain.delegations.rules import DELEGATION_STATES
 from quarterdeck.domain.sessions.model import Session, Terminate
 from tests.support.builders import ZONE, admin, caller
 from tests.support.delegations import DelegationHarness, delegate_command, event_data
-from tests.support.runtime import RuntimeHarness, RuntimeOptions, assert_counts_match_rows, open_runtime
-
-
-@pytest.fixture
-def delegation_harness(runtime: RuntimeHarness) -> DelegationHarness:
-    return DelegationHarness(runtime)
+from tests.support.runtime import RuntimeOptions, assert_counts_match_rows, open_runtime
 
 
 async def live_ids(harness: DelegationHarness, sessions: Sequence[Session]) -> list[str]:

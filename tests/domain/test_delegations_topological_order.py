@@ -13,14 +13,9 @@ from quarterdeck.domain.delegations.model import DelegatedEdge, Edge
 from quarterdeck.domain.sessions.model import Session
 from tests.support.builders import ZONE
 from tests.support.delegations import DelegationHarness, InMemoryGraph, delegate_command
-from tests.support.runtime import RuntimeHarness, SqlValue, open_runtime, result_names
+from tests.support.runtime import SqlValue, open_runtime, result_names
 
 STEPS = 60
-
-
-@pytest.fixture
-def delegation_harness(runtime: RuntimeHarness) -> DelegationHarness:
-    return DelegationHarness(runtime)
 
 
 class EdgeModel:

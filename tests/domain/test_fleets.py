@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import State
 from quarterdeck.domain.fleets.model.commands import (
     ConfigureMonitor,
@@ -47,6 +46,7 @@ from tests.support.fleets import (
     fail_writes,
     pane_location,
 )
+from tests.support.outcomes import problem_detail
 from tests.support.rounds import ROUNDS
 from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime, open_stores
 from tests.support.tasks import TaskHarness
@@ -55,12 +55,6 @@ from tests.support.tasks import TaskHarness
 @pytest.fixture
 def fleet_harness(runtime: RuntimeHarness) -> FleetHarness:
     return FleetHarness(runtime)
-
-
-async def problem_detail(awaitable: Awaitable[object]) -> str:
-    with pytest.raises(Problem) as problem:
-        await awaitable
-    return problem.value.detail
 
 
 async def create_fleet_with_members(harness: FleetHarness) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
 from typing import Literal
 
 import msgspec
 import pytest
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations.model import (
     Claim,
     Invocation,
@@ -36,6 +34,7 @@ from tests.domain.test_invocations_long_poll import CLAIM, invocation_row
 from tests.support.builders import ZONE, caller
 from tests.support.eventually import eventually
 from tests.support.invocations import InvocationHarness, register_service
+from tests.support.outcomes import problem_code
 from tests.support.runtime import RuntimeHarness, RuntimeOptions, open_runtime
 
 
@@ -46,12 +45,6 @@ async def service(runtime: RuntimeHarness) -> InvocationHarness:
 
 def backdate(service: InvocationHarness, row: Invocation, column: str) -> None:
     service.runtime.database.execute(f"update agent_invocations set {column} = 1 where id = ?", row.id)
-
-
-async def problem_code(awaitable: Awaitable[object]) -> str:
-    with pytest.raises(Problem) as problem:
-        await awaitable
-    return problem.value.code
 
 
 async def test_concurrent_calls_with_one_key_create_one_invocation(service: InvocationHarness) -> None:

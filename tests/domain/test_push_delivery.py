@@ -35,12 +35,6 @@ async def push_harness(engine_url: str) -> AsyncIterator[PushHarness]:
 
 
 @pytest.fixture
-async def receiver() -> AsyncIterator[HttpEndpoint]:
-    async with run_endpoint() as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
 async def service(push_harness: PushHarness, receiver: HttpEndpoint) -> InvocationHarness:
     return await push_harness.register_service(receiver.url)
 

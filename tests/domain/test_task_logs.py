@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from quarterdeck.core.clock import system_now
-from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.task_logs.model import LINES_MAX, PAGE_BYTES_MAX, LogPage
 from quarterdeck.domain.task_logs.operations.long_poll import LogLongPoll, LogPolls, LogWakeups, new_log_polls
@@ -21,6 +20,7 @@ from quarterdeck.engine.long_poll import Watcher
 from quarterdeck.engine.wakeups import Wakeups
 from tests.support.builders import ZONE
 from tests.support.eventually import eventually
+from tests.support.outcomes import problem_code
 from tests.support.runtime import RuntimeHarness, open_runtime
 from tests.support.secret_keys import NEW_KEY, cipher_of
 from tests.support.task_details import TaskDetailHarness
@@ -30,13 +30,6 @@ from tests.support.tasks import TaskHarness
 @pytest.fixture
 async def wakeups(runtime: RuntimeHarness) -> Wakeups:
     return runtime.wakeups
-
-
-@pytest.fixture
-async def runtime(engine_url: str) -> AsyncIterator[RuntimeHarness]:
-    async with open_runtime(engine_url) as runtime:
-        await runtime.put_zone()
-        yield runtime
 
 
 @pytest.fixture
@@ -50,12 +43,6 @@ async def start_task(detail_harness: TaskDetailHarness, task_id: str = "t") -> T
     await detail_harness.task_harness.create(task_id)
     [leased] = await detail_harness.task_harness.claim()
     return leased.task
-
-
-async def error_code(request: Awaitable[object]) -> str:
-    with pytest.raises(Problem) as refusal:
-        await request
-    return refusal.value.code
 
 
 def fail_command(task: Task, detail_harness: TaskDetailHarness, trace: str | None, *, retryable: bool = True) -> Fail:
@@ -133,18 +120,18 @@ async def test_stack_trace_of_a_failure_is_stored_masked(detail_harness: TaskDet
 async def test_only_the_current_attempt_can_add_lines(detail_harness: TaskDetailHarness) -> None:
     task = await start_task(detail_harness)
     await detail_harness.task_harness.release(task)
-    assert await error_code(detail_harness.add_lines(task, "late")) == "stale_attempt"
+    assert await problem_code(detail_harness.add_lines(task, "late")) == "stale_attempt"
     [leased] = await detail_harness.task_harness.claim()
     await detail_harness.add_lines(leased.task, "mine")
     unknown = msgspec.structs.replace(task, id="unknown-task")
-    assert await error_code(detail_harness.add_lines(unknown, "line")) == "task_not_found"
+    assert await problem_code(detail_harness.add_lines(unknown, "line")) == "task_not_found"
     without_token = msgspec.structs.replace(leased.task, attempt_token=None)
-    assert await error_code(detail_harness.add_lines(without_token, "line")) == "attempt_token_required"
+    assert await problem_code(detail_harness.add_lines(without_token, "line")) == "attempt_token_required"
     detail_harness.caller = msgspec.structs.replace(detail_harness.caller, agent_id="b")
-    assert await error_code(detail_harness.add_lines(leased.task, "foreign")) == "stale_attempt"
+    assert await problem_code(detail_harness.add_lines(leased.task, "foreign")) == "stale_attempt"
     detail_harness.runtime.database.execute("update agents set status = 'TERMINATED' where id = 'a'")
     detail_harness.caller = msgspec.structs.replace(detail_harness.caller, agent_id="a")
-    assert await error_code(detail_harness.add_lines(leased.task, "terminated")) == "agent_ended"
+    assert await problem_code(detail_harness.add_lines(leased.task, "terminated")) == "agent_ended"
     assert detail_harness.runtime.database.count("task_log_lines") == 1
 
 
@@ -193,7 +180,7 @@ async def test_full_log_refuses_lines_but_stores_stack_traces(detail_harness: Ta
     )
     assert [getattr(result, "code", "added") for result in results] == ["added", "log_full", "log_full"]
     await detail_harness.add_lines(task, "last")
-    assert await error_code(detail_harness.add_lines(task, "none")) == "log_full"
+    assert await problem_code(detail_harness.add_lines(task, "none")) == "log_full"
     # A stack trace is always stored: the limit applies only to lines that agents add.
     await detail_harness.task_harness.submit(fail_command(task, detail_harness, "trace"))
     assert detail_harness.runtime.database.scalar("select lines from task_log_counts") == LINES_MAX + 1
@@ -316,8 +303,8 @@ async def test_long_poll_without_entries_returns_the_next_position(
 
 async def test_log_of_an_unknown_or_foreign_task_is_not_found(detail_harness: TaskDetailHarness) -> None:
     await start_task(detail_harness)
-    assert await error_code(detail_harness.read_log_page(detail_harness.log_filter(new_id()))) == "task_not_found"
+    assert await problem_code(detail_harness.read_log_page(detail_harness.log_filter(new_id()))) == "task_not_found"
     await detail_harness.runtime.put_zone("other-zone")
     other = TaskDetailHarness(detail_harness.task_harness)
     other.zone_id = "other-zone"
-    assert await error_code(other.read_log_page(other.log_filter("t"))) == "workspace_not_found"
+    assert await problem_code(other.read_log_page(other.log_filter("t"))) == "workspace_not_found"

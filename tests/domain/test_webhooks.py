@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -33,22 +32,10 @@ from tests.support.builders import ZONE, admin
 from tests.support.eventually import eventually
 from tests.support.http_endpoint import HttpEndpoint as Receiver, ReceivedRequest, http_response, run_endpoint
 from tests.support.push import ScriptedResolver
-from tests.support.webhooks import SECRET_DERIVER, TASK_STARTED, UNREACHABLE_URL, WebhookHarness, open_webhook_harness
+from tests.support.webhooks import SECRET_DERIVER, TASK_STARTED, UNREACHABLE_URL, WebhookHarness
 
 COMPLETED = ("task.completed", "RUNNING", "COMPLETED")
 OTHER_ZONE = "other"
-
-
-@pytest.fixture
-async def webhook_harness(engine_url: str) -> AsyncIterator[WebhookHarness]:
-    async with open_webhook_harness(engine_url) as harness:
-        yield harness
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with run_endpoint() as endpoint:
-        yield endpoint
 
 
 # -- deliveries

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 
 from quarterdeck.domain.webhooks.background.event_fanout import WebhookFanout
 from quarterdeck.domain.webhooks.model import DeliveryState, Endpoint
 from quarterdeck.engine.leases import LeaseLost
-from tests.support.http_endpoint import HttpEndpoint as Receiver, run_endpoint
-from tests.support.webhooks import TASK_STARTED, WebhookHarness, open_webhook_harness
+from tests.support.http_endpoint import HttpEndpoint as Receiver
+from tests.support.webhooks import TASK_STARTED, WebhookHarness
 
 COMPLETED = ("task.completed", "RUNNING", "COMPLETED")
 OTHER_ZONE = "other"
-
-
-@pytest.fixture
-async def webhook_harness(engine_url: str) -> AsyncIterator[WebhookHarness]:
-    async with open_webhook_harness(engine_url) as harness:
-        yield harness
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with run_endpoint() as endpoint:
-        yield endpoint
 
 
 async def test_endpoint_gets_its_event_types_of_its_zone_from_its_creation_on(

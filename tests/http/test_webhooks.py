@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
 from standardwebhooks import Webhook
 
 from quarterdeck.core.caller import Role
 from tests.support.engine_marks import ON_SQLITE
 from tests.support.eventually import eventually
-from tests.support.http_endpoint import HttpEndpoint, http_response, run_endpoint
+from tests.support.http_endpoint import HttpEndpoint, http_response
 from tests.support.runtime import DirectDatabase
 from tests.support.server import Launch, Servers
 from tests.support.zone import FreshZone, assert_problem, create_zone, json_object, read_events
@@ -159,12 +157,6 @@ async def test_deliveries_are_listed_newest_first_in_pages_and_by_status(zone: F
 
 
 # -- from a real server
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[HttpEndpoint]:
-    async with run_endpoint() as listening:
-        yield listening
 
 
 async def test_task_event_is_delivered_and_can_be_replayed_after_a_restart(

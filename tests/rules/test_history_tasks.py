@@ -11,42 +11,25 @@ import pytest
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.domain.tasks.rules.states import TASK_STATES
-from quarterdeck.maintenance.history_checker.model import Outcome, Violation
+from quarterdeck.maintenance.history_checker.model import Outcome
 from quarterdeck.maintenance.history_checker.nouns import TASK
 from quarterdeck.maintenance.history_checker.reader import read_histories
-from quarterdeck.maintenance.history_checker.run import check_invariants
-from tests.support.history_builder import ZONE
-from tests.support.task_history_builder import PlantTaskViolation, TaskHistoryBuilder, build_valid_task_history
+from tests.support.history_builder import parametrize_violations, require_only_violation_of, violations
+from tests.support.task_history_builder import PlantTaskViolation, build_valid_task_history
 from tests.support.task_violations import TASK_VIOLATIONS, set_claimed_checkpoint
 
 replace = msgspec.structs.replace
-
-
-def violations(history: TaskHistoryBuilder) -> list[Violation]:
-    return list(check_invariants(history.build()))
 
 
 def test_valid_task_history_has_no_violation() -> None:
     assert [violation.text() for violation in violations(build_valid_task_history())] == []
 
 
-@pytest.mark.parametrize(
-    ("invariant", "plant"),
-    [
-        pytest.param(invariant, plant, id=f"{invariant}-{plant.__name__}")
-        for invariant, plants in TASK_VIOLATIONS.items()
-        for plant in plants
-    ],
-)
+@parametrize_violations(TASK_VIOLATIONS)
 def test_planted_task_violation_is_found_and_is_the_only_finding(invariant: str, plant: PlantTaskViolation) -> None:
     history = build_valid_task_history()
     plant(history)
-    found = violations(history)
-    assert {violation.promise for violation in found} == {invariant}, [violation.text() for violation in found]
-    for violation in found:
-        assert violation.zone_id == ZONE
-        assert violation.subject
-        assert violation.pos is not None or violation.call is not None or invariant in ("agreement", "rest", "refused")
+    require_only_violation_of(invariant, history)
 
 
 def test_removing_any_task_event_is_found() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator
 
@@ -29,7 +28,7 @@ from quarterdeck.sdk.task_worker import calls
 from quarterdeck.sdk.work_types import Task
 from quarterdeck.testing import Server
 from tests.sdk.fake_servers import collect, run_cutting_proxy, sdk_client
-from tests.sdk.worker_support import TIMEOUT_SECONDS, count_calls
+from tests.sdk.worker_support import TIMEOUT_SECONDS, count_calls, run_worker
 from tests.support.zone import FreshZone
 
 TASK_TYPE = "research"
@@ -39,23 +38,6 @@ TASK_TYPE = "research"
 async def qd() -> AsyncIterator[Server]:
     async with testing.server() as server:
         yield server
-
-
-@contextlib.asynccontextmanager
-async def run_task_worker(worker: TaskWorker) -> AsyncIterator[None]:
-    """Runs the worker for the body, then stops it and raises its failure, if any."""
-    running = asyncio.create_task(worker.run())
-    registered = asyncio.create_task(worker.until_registered())
-    try:
-        await asyncio.wait([running, registered], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
-        yield
-    finally:
-        registered.cancel()
-        worker.stop()
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            await running
 
 
 async def create_tasks(client: Quarterdeck, number: int) -> list[str]:
@@ -247,7 +229,7 @@ async def test_function_learns_of_cancellation_with_the_next_heartbeat(qd: Serve
         return "ignored"
 
     task = await qd.tasks.create("task-1", TASK_TYPE)
-    async with run_task_worker(worker):
+    async with run_worker(worker):
         await asyncio.wait_for(started.wait(), TIMEOUT_SECONDS)
         await (qd.tasks.cancel if verb == "cancel" else qd.tasks.pause)(task.id)
         await worker.beat()
@@ -273,7 +255,7 @@ async def test_progress_of_a_stale_agent_raises_canceled(qd: Server) -> None:
         return "too late"
 
     task = await qd.tasks.create("task-1", TASK_TYPE, retry_backoff_seconds=0)
-    async with run_task_worker(worker):
+    async with run_worker(worker):
         await asyncio.wait_for(started.wait(), TIMEOUT_SECONDS)
         worker.stop()  # so that it does not claim the task again
         qd.clock.advance(hours=1)
@@ -300,7 +282,7 @@ async def test_stopping_worker_finishes_running_tasks_and_releases_the_rest(qd: 
         return "done"
 
     ids = await create_tasks(qd, 5)
-    async with run_task_worker(worker):
+    async with run_worker(worker):
         await asyncio.wait_for(started.wait(), TIMEOUT_SECONDS)
         assert (await qd.agents.get("dev-1")).held_tasks <= 2
         worker.stop()
@@ -320,7 +302,7 @@ async def test_task_that_exceeds_the_grace_is_released_without_counting(qd: Serv
         await asyncio.Event().wait()
 
     task = await qd.tasks.create("task-1", TASK_TYPE)
-    async with run_task_worker(worker):
+    async with run_worker(worker):
         await asyncio.wait_for(started.wait(), TIMEOUT_SECONDS)
     found = await qd.tasks.get(task.id)
     assert (found.status, found.retry_count) == ("PENDING", 0)
@@ -383,7 +365,7 @@ async def test_hundreds_of_tasks_take_few_calls(zone: FreshZone, monkeypatch: py
 
         async with sdk_client(zone) as other:
             ids = await create_tasks(other, 400)
-            async with run_task_worker(worker):
+            async with run_worker(worker):
                 assert {task.status for task in await wait_for_tasks(other, *ids)} == {"COMPLETED"}
         assert count_calls(proxy.requests, b"/claim") <= 40
         assert count_calls(proxy.requests, b"/agent-tasks/complete") <= 40
@@ -403,7 +385,7 @@ async def test_lost_responses_to_claims_and_reports_lose_or_repeat_nothing(zone:
 
         ids = await create_tasks(other, 20)
         proxy.cut_next(b"/claim", b"/agent-tasks/complete")
-        async with run_task_worker(worker):
+        async with run_worker(worker):
             ended = await wait_for_tasks(other, *ids)
         assert {task.status for task in ended} == {"COMPLETED"}
         assert sorted(executed) == sorted(ids)
@@ -425,7 +407,7 @@ async def test_costs_are_charged_once_despite_a_lost_response(zone: FreshZone) -
 
         [task_id] = await create_tasks(other, 1)
         proxy.cut_next(b"/agent-tasks/progress")
-        async with run_task_worker(worker):
+        async with run_worker(worker):
             [ended] = await wait_for_tasks(other, task_id)
         assert (proxy.cut_count, ended.costs.usd) == (1, 1.0)
 
@@ -446,7 +428,7 @@ async def test_worker_survives_a_server_outage(zone: FreshZone) -> None:
             await may_finish.wait()
 
         [first] = await create_tasks(other, 1)
-        async with run_task_worker(worker):
+        async with run_worker(worker):
             await asyncio.wait_for(started.wait(), TIMEOUT_SECONDS)
             proxy.become_unavailable()
             may_finish.set()

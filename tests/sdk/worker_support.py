@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
-from quarterdeck.sdk import NotSucceeded, Quarterdeck, Worker
-from quarterdeck.sdk.types import Invocation, Service
+from quarterdeck.sdk import NotSucceeded, Quarterdeck
+from quarterdeck.sdk.types import Invocation
+from quarterdeck.sdk.worker_core.lifecycle import RegisteredWorker
 
+S = TypeVar("S")
 TIMEOUT_SECONDS = 60.0
 
 
 @contextlib.asynccontextmanager
-async def run_worker(worker: Worker) -> AsyncIterator[Service]:
-    """Runs the worker for the body, then stops it and raises its failure, if any."""
+async def run_worker(worker: RegisteredWorker[S]) -> AsyncIterator[S]:
+    """Runs a worker for the body, then stops it and raises its failure, if any. Yields its service or agent."""
     running = asyncio.create_task(worker.run())
     registered = asyncio.create_task(worker.until_registered())
     try:

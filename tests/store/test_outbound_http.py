@@ -35,12 +35,6 @@ LIMIT = 10.0
 NAME = "push.example"
 
 
-@pytest.fixture
-async def receiver() -> AsyncIterator[HttpEndpoint]:
-    async with run_endpoint() as endpoint:
-        yield endpoint
-
-
 def post(url: str, body: bytes = b"{}", *headers: tuple[str, str]) -> Request:
     return Request("POST", url, headers, body)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -12,30 +11,20 @@ from quarterdeck.bus.redis.interfaces import BusUnavailable, WriterFenced
 from quarterdeck.bus.redis.stream_entries import AGENTS, REVOCATIONS, STREAMS, sign
 from quarterdeck.bus.redis.streams_writer import delayed_key
 from quarterdeck.engine.leases import LeaseLost
-from quarterdeck.engine.settings import SinkSettings
 from tests.support.redis import DirectRedis, RedisServer
 from tests.support.runtime import RuntimeHarness
-from tests.support.sink import HMAC_KEY, SINK_NAME, SinkHarness, emit, make_entries_due, no_op, raise_unavailable
-from tests.support.structs import build_struct
+from tests.support.sink import (
+    HMAC_KEY,
+    SINK_NAME,
+    NewSink,
+    SinkHarness,
+    emit,
+    make_entries_due,
+    no_op,
+    raise_unavailable,
+)
 
-NewSink = Callable[..., SinkHarness]
 SPAWN, SUSPEND, RESUME, TERMINATE = "session.spawn", "session.suspend", "session.resume", "session.terminate"
-
-
-@pytest.fixture
-async def new_sink(runtime: RuntimeHarness, redis: DirectRedis) -> AsyncIterator[NewSink]:
-    """Creates harnesses of one sink, each like a separate process."""
-    harnesses: list[SinkHarness] = []
-
-    def new(url: str = redis.url, **settings: object) -> SinkHarness:
-        harnesses.append(SinkHarness(runtime, url, build_struct(SinkSettings, **settings)))
-        return harnesses[-1]
-
-    first = new()
-    await first.sink.register()
-    yield new
-    for harness in harnesses:
-        await harness.close()
 
 
 async def expected(runtime: RuntimeHarness, after: int = 0) -> list[tuple[str, str]]:

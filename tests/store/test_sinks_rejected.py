@@ -6,7 +6,6 @@ import contextlib
 import logging
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from quarterdeck.core.errors import NotFound
 from quarterdeck.engine import leader_loop
 from quarterdeck.engine.leader_loop import LeaderLoop
 from quarterdeck.engine.leases import LeaseLost
-from quarterdeck.engine.settings import SinkSettings
 from quarterdeck.engine.sinks import admin
 from quarterdeck.engine.sinks.retention import SinkRetention, lowest_needed_position
 from quarterdeck.engine.wakeups import Wakeups
@@ -27,25 +25,9 @@ from tests.support.eventually import eventually
 from tests.support.redis import DirectRedis, RedisServer
 from tests.support.rounds import ROUNDS
 from tests.support.runtime import RuntimeHarness
-from tests.support.sink import SINK_NAME, SinkHarness, emit, make_entries_due, no_op, raise_unavailable
-from tests.support.structs import build_struct
+from tests.support.sink import SINK_NAME, NewSink, emit, make_entries_due, no_op, raise_unavailable
 
-NewSink = Callable[..., SinkHarness]
 SPAWN, SUSPEND, RESUME, TERMINATE = "session.spawn", "session.suspend", "session.resume", "session.terminate"
-
-
-@pytest.fixture
-async def new_sink(runtime: RuntimeHarness, redis: DirectRedis) -> AsyncIterator[NewSink]:
-    harnesses: list[SinkHarness] = []
-
-    def new(url: str = redis.url, **settings: object) -> SinkHarness:
-        harnesses.append(SinkHarness(runtime, url, build_struct(SinkSettings, **settings)))
-        return harnesses[-1]
-
-    await new().sink.register()
-    yield new
-    for harness in harnesses:
-        await harness.close()
 
 
 def block(redis: DirectRedis, stream: str) -> None:

@@ -4,10 +4,11 @@ violations. Tests then plant one violation."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 
 from quarterdeck.core.clock import iso
 from quarterdeck.engine.event_log import Event
@@ -26,7 +27,9 @@ from quarterdeck.maintenance.history_checker.model import (
     Rows,
     SessionRow,
     TaskRow,
+    Violation,
 )
+from quarterdeck.maintenance.history_checker.run import check_invariants
 
 ZONE = "z"
 APP = "app"
@@ -355,3 +358,28 @@ def add_endings(history: HistoryBuilder) -> None:
 
 
 PlantViolation = Callable[[HistoryBuilder], object]
+
+
+def violations(history: HistoryBuilder) -> list[Violation]:
+    return list(check_invariants(history.build()))
+
+
+def parametrize_violations(plants_by_invariant: Mapping[str, Iterable[Callable[..., object]]]) -> pytest.MarkDecorator:
+    """Runs a test for each planted violation, with the name of the invariant that must find it."""
+    cases = [
+        pytest.param(invariant, plant, id=f"{invariant}-{plant.__name__}")
+        for invariant, plants in plants_by_invariant.items()
+        for plant in plants
+    ]
+    return pytest.mark.parametrize(("invariant", "plant"), cases)
+
+
+def require_only_violation_of(invariant: str, history: HistoryBuilder) -> list[Violation]:
+    """Checks that only this invariant is violated, and that each finding says where. Returns the findings."""
+    found = violations(history)
+    assert {violation.promise for violation in found} == {invariant}, [violation.text() for violation in found]
+    for violation in found:
+        assert violation.zone_id == ZONE
+        assert violation.subject
+        assert violation.pos is not None or violation.call is not None or invariant in ("agreement", "rest", "refused")
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -20,6 +20,7 @@ from quarterdeck.core.audit_verify import VerificationInput
 from quarterdeck.maintenance.queries import Q
 from quarterdeck.maintenance.snapshot import first_row, iter_rows, open_snapshot
 from quarterdeck.store.migrate import sqlite_path
+from tests.support.runtime import SqlValue
 
 EVENT_COLUMNS = ["pos", "id", "zone_id", "type", "subject", "actor", "from_state", "to_state", "data", "trace", "at"]
 SEAL_COLUMNS = [
@@ -246,3 +247,12 @@ def _rows_by_position(log: LogRows) -> dict[int, list[Row]]:
     for row in log.events:
         found.setdefault(row_position(row), []).append(row)
     return found
+
+
+def restore_tables(url: str, rows: Mapping[str, Sequence[tuple[SqlValue, ...]]]) -> None:
+    """Replaces the content of the tables, as their owner."""
+    with owner_transaction(url) as (run, run_many):
+        for table, content in rows.items():
+            run(f"delete from {table}", ())
+            if content:
+                run_many(f"insert into {table} values ({', '.join('?' for _ in content[0])})", content)

@@ -8,6 +8,7 @@ copy.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -17,6 +18,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -225,3 +227,13 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextlib.contextmanager
+def run_postgres(*, in_memory: bool = False) -> Iterator[PostgresServer]:
+    server = PostgresServer(in_memory=in_memory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

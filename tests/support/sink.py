@@ -117,3 +117,6 @@ async def emit(runtime: RuntimeHarness, *events: tuple[str, str]) -> None:
             tx.emit(NewEvent(event_type, ZONE, subject, "tester", to_state=state, data=text))
 
     await runtime.engine.transact(operation, zones=[ZONE])
+
+
+NewSink = Callable[..., SinkHarness]
