@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
@@ -14,8 +13,7 @@ import psycopg
 from bench.child_types import ClaimConfig, ClaimResult, ServerAddress
 from bench.load import run_child
 from bench.plan import BenchError
-from bench.raw_http import percentile
-from bench.results import Figure, Findings, Line, Run
+from bench.results import Figure, Findings, Line, Run, latency_run
 from bench.table_fill import vacuum_analyze
 from bench.testbed import Target, Testbed
 
@@ -86,13 +84,7 @@ def _measure_claims(testbed: Testbed, target: Target, limit: int) -> Run:
     times = sorted(
         msgspec.json.decode(run_child("bench.claim_timer", config, TIMEOUT_SECONDS), type=ClaimResult).seconds
     )
-    return Run(
-        rate=1 / statistics.fmean(times),
-        count=len(times),
-        seconds=sum(times),
-        p50_ms=percentile(times, 0.5) * 1e3,
-        p99_ms=percentile(times, 0.99) * 1e3,
-    )
+    return latency_run(times)
 
 
 # -- filling the table -------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ import msgspec
 from bench.peers.comparison import PEER_NAMES, Candidate, Comparison, QueueBackend, our_name
 from bench.peers.driver import PAUSE_SECONDS
 from bench.peers.ratios import ratios_to_best_peer
-from bench.raw_http import percentile
-from bench.results import Figure, Findings, Line, Run
+from bench.results import Figure, Findings, Line, Run, latency_run
 from bench.testbed import Testbed
 
 WARM_ROUNDS = 10
@@ -64,10 +63,4 @@ def _measure_rounds(candidate: Candidate, backend: QueueBackend, count: int) -> 
         sent = msgspec.convert(candidate.run_verb("starts", url=url, number=count)["sent"], dict[str, float])
         started = msgspec.convert(work.read_result()["started"], dict[str, float])
     times = sorted(started[name] - at for name, at in sent.items() if int(name) >= WARM_ROUNDS)
-    return Run(
-        rate=1 / statistics.fmean(times),
-        count=len(times),
-        seconds=sum(times),
-        p50_ms=percentile(times, 0.5) * 1e3,
-        p99_ms=percentile(times, 0.99) * 1e3,
-    )
+    return latency_run(times)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from bench.plan import ROOT
+from bench.raw_http import percentile
 
 RESULTS_FILE = ROOT / ".bench" / "results.json"
 
@@ -145,3 +146,14 @@ def _mean(runs: Sequence[Run], field: str) -> float:
 def _split_rounds(runs: Sequence[Run], rounds: int) -> list[Sequence[Run]]:
     runs_per_round = len(runs) // rounds
     return [runs[i * runs_per_round : (i + 1) * runs_per_round] for i in range(rounds)]
+
+
+def latency_run(times: list[float]) -> Run:
+    """The run of calls that were made one after another, from their sorted times in seconds."""
+    return Run(
+        rate=1 / statistics.fmean(times),
+        count=len(times),
+        seconds=sum(times),
+        p50_ms=percentile(times, 0.5) * 1e3,
+        p99_ms=percentile(times, 0.99) * 1e3,
+    )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from bench.background_process import run_in_background
-from bench.child_types import DeliveryResult, OpenLoopResult
-from bench.load import GRACE_SECONDS, Requests, build_load_config, run_load_child, to_run
-from bench.meter import CORES, CpuMeter
-from bench.plan import BenchError
+from bench.child_types import DeliveryResult
+from bench.delivery import measure_delivery
+from bench.load import Requests, build_load_config
 from bench.request_bodies import spawn_requests
 from bench.results import Figure, Findings, Line, Run
 from bench.spawn_runner import SpawnRunner
@@ -61,29 +57,4 @@ def _measure_delivery(testbed: Testbed, spawn_runner: SpawnRunner) -> tuple[Run,
     listener_config = build_load_config(
         spawn_runner.target, Requests([f"/zones/{zone}/events"]), LISTENER_COUNT, seconds, RATE
     )
-    results: list[DeliveryResult] = []
-
-    def send() -> Run:
-        # The listeners are connected before the first event.
-        with run_in_background("bench.listeners", listener_config) as listeners:
-            meter = CpuMeter(spawn_runner.target.watched_processes)
-            sent = msgspec.json.decode(run_load_child("bench.openloop", load_config), type=OpenLoopResult)
-            results.append(msgspec.json.decode(listeners.finish(seconds + GRACE_SECONDS), type=DeliveryResult))
-        return to_run(sent, meter.stop())
-
-    spawned = spawn_runner.run_checked(zones, 0, send)
-    [result] = results
-    if result.refused or result.lost:
-        raise BenchError(
-            f"{result.refused} events arrived out of order or twice, and {result.lost} of {LISTENER_COUNT} listeners "
-            "missed events."
-        )
-    return msgspec.structs.replace(
-        spawned,
-        rate=result.count / result.seconds,
-        count=result.count,
-        server_us=None,
-        load=(spawned.load or 0.0) + (result.cpu_seconds or 0.0) / result.seconds / CORES,
-        p50_ms=result.p50_ms,
-        p99_ms=result.p99_ms,
-    ), result
+    return measure_delivery(spawn_runner, zones, load_config, "bench.listeners", listener_config)

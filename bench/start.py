@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-
 import msgspec
 
 from bench import invocation_counts
 from bench.child_types import ServerAddress, StartConfig, StartResult
 from bench.enqueue_runner import create_service
 from bench.load import run_child
-from bench.raw_http import percentile
 from bench.request_bodies import invocation_body
-from bench.results import Figure, Findings, Line, Run
+from bench.results import Figure, Findings, Line, Run, latency_run
 from bench.start_timer import TIMEOUT_SECONDS, WARM_ROUNDS
 from bench.testbed import Target, Testbed
 
@@ -81,13 +78,7 @@ def _measure_rounds(testbed: Testbed, caller_target: Target, claimer_target: Tar
     invocation_counts.check_completed(
         invocation_counts.count_invocations(caller_target, service.zone), rounds + WARM_ROUNDS, 0
     )
-    return Run(
-        rate=1 / statistics.fmean(times),
-        count=len(times),
-        seconds=sum(times),
-        p50_ms=percentile(times, 0.5) * 1e3,
-        p99_ms=percentile(times, 0.99) * 1e3,
-    )
+    return latency_run(times)
 
 
 def _to_address(target: Target) -> ServerAddress:

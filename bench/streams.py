@@ -6,13 +6,10 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-import msgspec
-
 from bench import session_counts
-from bench.background_process import run_in_background
-from bench.child_types import DeliveryResult, OpenLoopResult, ReaderConfig
-from bench.load import GRACE_SECONDS, build_load_config, run_load_child, to_run
-from bench.meter import CORES, CpuMeter
+from bench.child_types import DeliveryResult, ReaderConfig
+from bench.delivery import measure_delivery
+from bench.load import build_load_config
 from bench.plan import BenchError
 from bench.request_bodies import spawn_requests
 from bench.results import Figure, Findings, Line, Run
@@ -97,31 +94,7 @@ def _measure_delivery(testbed: Testbed, spawn_runner: SpawnRunner) -> tuple[Run,
         seconds,
         SIGNING_KEY,
     )
-    results: list[DeliveryResult] = []
-
-    def send() -> Run:
-        with run_in_background("bench.stream_reader", reader_config) as reader:
-            meter = CpuMeter(target.watched_processes)
-            sent = msgspec.json.decode(run_load_child("bench.openloop", load_config), type=OpenLoopResult)
-            results.append(msgspec.json.decode(reader.finish(seconds + GRACE_SECONDS), type=DeliveryResult))
-        return to_run(sent, meter.stop())
-
-    spawned = spawn_runner.run_checked(zones, 0, send)
-    [result] = results
-    if result.refused or result.lost:
-        raise BenchError(
-            f"{result.refused} entries were out of order, duplicated or wrongly signed, and {result.lost} did not "
-            "arrive."
-        )
-    return msgspec.structs.replace(
-        spawned,
-        rate=result.count / result.seconds,
-        count=result.count,
-        server_us=None,
-        load=(spawned.load or 0.0) + (result.cpu_seconds or 0.0) / result.seconds / CORES,
-        p50_ms=result.p50_ms,
-        p99_ms=result.p99_ms,
-    ), result
+    return measure_delivery(spawn_runner, zones, load_config, "bench.stream_reader", reader_config)
 
 
 def _wait_for_warm_up_delivery(testbed: Testbed, target: Target) -> str:
