@@ -128,7 +128,9 @@ def snapshot() -> top_view.Snapshot:
     created = "2026-01-02T03:03:05.000Z"
     pending = [task(f"p{index}", createdAt=created, dependsOn=[]) for index in range(3)]
     running = [task(EVIL, "RUNNING", agentId="agent-2", progressPercent=40, startedAt=created)]
-    return top_view.Snapshot(stats, agents, False, running, False, pending, False)
+    return top_view.Snapshot(
+        stats, top_view.LoadedList(agents), top_view.LoadedList(running), top_view.LoadedList(pending)
+    )
 
 
 def test_frame_lists_running_stale_and_stopped_monitors() -> None:
@@ -153,7 +155,9 @@ def test_frame_shows_counts_queues_agents_and_running_tasks() -> None:
 
 
 def test_frame_without_coordinator_stats_counts_the_listed_rows() -> None:
-    frame = top_view.Frame("z", snapshot()._replace(stats=None, has_more_pending=True), NOW, PLAIN)
+    frame = top_view.Frame(
+        "z", snapshot()._replace(stats=None, pending=snapshot().pending._replace(has_more=True)), NOW, PLAIN
+    )
     assert (
         top_view.draw(frame, top_view.Size(100, None))[1] == "tasks: 3+ pending, 1 running   agents: 2 healthy, 1 stale"
     )
@@ -163,7 +167,12 @@ def test_frame_without_coordinator_stats_counts_the_listed_rows() -> None:
 def test_frame_fits_the_screen(rows: int) -> None:
     agents: list[Document] = [{"id": f"agent-{index}", "status": "IDLE"} for index in range(100)]
     frame = top_view.Frame(
-        "z", snapshot()._replace(agents=agents), NOW, PLAIN, EventRates(NOW - 60), "the server does not answer"
+        "z",
+        snapshot()._replace(agents=top_view.LoadedList(agents)),
+        NOW,
+        PLAIN,
+        EventRates(NOW - 60),
+        "the server does not answer",
     )
     lines = top_view.draw(frame, top_view.Size(60, rows))
     assert len(lines) <= rows

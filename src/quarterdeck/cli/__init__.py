@@ -23,10 +23,9 @@
 | fleet_agents      | `qd agent` with a fleet id                                                         |
 | task_add, task_work, task_logs | parts of `qd task`                                                    |
 | server            | `qd up`, `status`, `stop`, `logs`                                                  |
-| admin             | `qd sweep`, `token`, `db`, `audit`, `check`, `config`                              |
+| admin             | `qd sweep`, `token`, `db`, `audit`, `check`, `config`, `version`, `completion`     |
 | cost              | `qd cost`, `budget`                                                                |
 | sink              | `qd sink`, `redis`                                                                 |
-| version           | `qd version`, `completion`                                                         |
 
 Every other module holds the commands of the noun it is named after: agent, coordinator, delegation, doctor, events,
 explain, fleet, invocation, key, member, message, monitor, role, secrets, service, session, task, top, webhook, zone.

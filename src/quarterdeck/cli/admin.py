@@ -2,7 +2,7 @@
 
 That program replaces the `qd` process, so signals, exit code and terminal belong to it, and `qd` imports no server
 modules. It gets the parsed options in their long form.
-`config alerts` needs no server code and is here because it is a command of `config`.
+`config alerts`, `version` and `completion` need no server code.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from quarterdeck import __version__
 from quarterdeck.cli.command_table import (
     DURATION,
     FILE,
@@ -22,6 +23,7 @@ from quarterdeck.cli.command_table import (
     Argument,
     Group,
     Option,
+    choice,
 )
 from quarterdeck.cli.context import Context
 from quarterdeck.client.server_package import require_server
@@ -165,3 +167,29 @@ def alerts(context: Context) -> None:
 
     rules = resources.files("quarterdeck").joinpath("ops", "alerts.yml").read_text(encoding="utf-8")
     context.show({"rules": rules}, lambda _: rules.rstrip("\n"))
+
+
+# -- this program ------------------------------------------------------------------------------------------------------
+
+_COMPLETION_HELP = """\b
+bash: echo 'eval "$(qd completion bash)"' >> ~/.bashrc
+zsh:  echo 'eval "$(qd completion zsh)"' >> ~/.zshrc
+fish: qd completion fish > ~/.config/fish/completions/qd.fish"""
+
+
+@ROOT.command("version", "Print the version.")
+def version(context: Context) -> None:
+    context.show({"version": __version__}, lambda document: f"quarterdeck {document['version']}")
+
+
+@ROOT.command(
+    "completion",
+    "Print the completion script for a shell.",
+    Argument("shell", "SHELL", choice("bash", "zsh", "fish")),
+    description=_COMPLETION_HELP,
+)
+def completion(context: Context) -> None:
+    from quarterdeck.cli.click_parser import completion_script
+
+    script = completion_script(context.required_text("shell"))
+    context.show({"script": script}, lambda document: script)

@@ -1,4 +1,4 @@
-"""Maps the first word of a command to the module that defines it. Add a line here for each new first word."""
+"""Maps the first word of a command to the module that defines it. Add a line to a section for each new first word."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ SECTIONS = {
         "webhook": "webhook",
         "sink": "sink",
         "redis": "sink",
-        "completion": "version",
-        "version": "version",
+        "completion": "admin",
+        "version": "admin",
     },
 }
 """The sections of `qd --help`. Each maps first words to modules of this package."""

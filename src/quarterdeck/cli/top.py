@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from quarterdeck.cli.command_table import Group, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.monitor import is_live
-from quarterdeck.cli.top_view import EventRates, Frame, Size, Snapshot, draw
+from quarterdeck.cli.top_view import EventRates, Frame, LoadedList, Size, Snapshot, draw
 from quarterdeck.client.api import ApiClient, Document, Query, next_cursor, page_items
 from quarterdeck.client.event_stream import EventStream
 from quarterdeck.core.errors import Fault, Forbidden
@@ -63,11 +63,11 @@ def _print_once(context: Context) -> None:
     document: Document = {
         "zone": context.zone,
         "stats": snapshot.stats,
-        "agents": [*snapshot.agents],
-        "running": [*snapshot.running],
-        "pending": [*snapshot.pending],
+        "agents": [*snapshot.agents.items],
+        "running": [*snapshot.running.items],
+        "pending": [*snapshot.pending.items],
         "monitors": [*snapshot.monitors],
-        "truncated": snapshot.has_more_agents or snapshot.has_more_running or snapshot.has_more_pending,
+        "truncated": any(loaded.has_more for loaded in (snapshot.agents, snapshot.running, snapshot.pending)),
     }
     frame = Frame(context.zone, snapshot, time.time(), context.styler)
     context.show(document, lambda _: "\n".join(draw(frame, Size(_output_width(), None))))
@@ -79,16 +79,12 @@ def _output_width() -> int:
 
 def load_snapshot(context: Context, server: ApiClient, previous: Snapshot | None = None) -> Snapshot:
     """Load a snapshot. With `previous`, reuse its queues (many pages) and monitors (one request each)."""
-    agents, has_more_agents = _load_pages(server, context.api_path("agents"), {})
     tasks_path = context.api_path("agent-tasks")
-    running, has_more_running = _load_pages(server, tasks_path, {"status": "RUNNING"})
-    if previous is not None:
-        pending, has_more_pending, monitors = previous.pending, previous.has_more_pending, previous.monitors
-    else:
-        pending, has_more_pending = _load_pages(server, tasks_path, {"status": "PENDING"})
-        monitors = _load_monitors(context, server)
-    stats = _load_stats(context, server)
-    return Snapshot(stats, agents, has_more_agents, running, has_more_running, pending, has_more_pending, monitors)
+    agents = _load_pages(server, context.api_path("agents"), {})
+    running = _load_pages(server, tasks_path, {"status": "RUNNING"})
+    pending = previous.pending if previous else _load_pages(server, tasks_path, {"status": "PENDING"})
+    monitors = previous.monitors if previous else _load_monitors(context, server)
+    return Snapshot(_load_stats(context, server), agents, running, pending, monitors)
 
 
 def _load_monitors(context: Context, server: ApiClient) -> Sequence[Document]:
@@ -99,8 +95,7 @@ def _load_monitors(context: Context, server: ApiClient) -> Sequence[Document]:
     return [{**monitor, "is_live": is_live(monitor)} for monitor in monitors]
 
 
-def _load_pages(server: ApiClient, path: str, query: Query) -> tuple[Sequence[Document], bool]:
-    """Load the first pages of a list. Returns the items, and whether the list has more."""
+def _load_pages(server: ApiClient, path: str, query: Query) -> LoadedList:
     items: list[Document] = []
     page_query = {**query, "limit": _PAGE_SIZE}
     for _ in range(_MAX_PAGES):
@@ -108,9 +103,9 @@ def _load_pages(server: ApiClient, path: str, query: Query) -> tuple[Sequence[Do
         items += page_items(page)
         cursor = next_cursor(page)
         if not isinstance(cursor, str):
-            return items, False
+            return LoadedList(items)
         page_query["cursor"] = cursor
-    return items, True
+    return LoadedList(items, has_more=True)
 
 
 def _load_stats(context: Context, server: ApiClient) -> Document | None:

@@ -15,17 +15,26 @@ FAILURE_EVENTS = ("task.failed", "task.aborted")
 _GAP = "   "
 
 
+class LoadedList(NamedTuple):
+    """The first pages of a list."""
+
+    items: Sequence[Document]
+    has_more: bool = False
+
+    def format_count(self, *statuses: str) -> str:
+        """Format how many items were loaded, or how many of them have one of these statuses."""
+        count = sum(1 for item in self.items if not statuses or item.get("status") in statuses)
+        return f"{count}{'+' if self.has_more else ''}"
+
+
 class Snapshot(NamedTuple):
     """The data that one load returned."""
 
     stats: Document | None
     """Statistics of the coordinator. None if the caller may not read them."""
-    agents: Sequence[Document]
-    has_more_agents: bool
-    running: Sequence[Document]
-    has_more_running: bool
-    pending: Sequence[Document]
-    has_more_pending: bool
+    agents: LoadedList
+    running: LoadedList
+    pending: LoadedList
     monitors: Sequence[Document] = ()
     """Monitors of the fleets, newest fleet first."""
 
@@ -80,23 +89,17 @@ def _counts_line(frame: Frame) -> str:
     snapshot = frame.snapshot
     stats = snapshot.stats
     if stats is None:
-        healthy_agents = sum(1 for agent in snapshot.agents if agent.get("status") in ("IDLE", "WORKING"))
-        stale_agents = sum(1 for agent in snapshot.agents if agent.get("status") == "ERROR")
         counts = [
-            _format_count(len(snapshot.pending), snapshot.has_more_pending),
-            _format_count(len(snapshot.running), snapshot.has_more_running),
-            _format_count(healthy_agents, snapshot.has_more_agents),
-            _format_count(stale_agents, snapshot.has_more_agents),
+            snapshot.pending.format_count(),
+            snapshot.running.format_count(),
+            snapshot.agents.format_count("IDLE", "WORKING"),
+            snapshot.agents.format_count("ERROR"),
         ]
     else:
         field_names = ("pendingTasks", "runningTasks", "healthyAgents", "staleAgents")
         counts = [cell(stats.get(name)) for name in field_names]
     pending, running, healthy, stale = counts
     return f"tasks: {pending} pending, {running} running{_GAP}agents: {healthy} healthy, {stale} stale"
-
-
-def _format_count(count: int, has_more: bool) -> str:
-    return f"{count}{'+' if has_more else ''}"
 
 
 def _rates_line(rates: EventRates, now: float, columns: int) -> str:
@@ -139,13 +142,13 @@ def _fit_sections(sections: Sequence[list[str]], rows: int | None) -> list[str]:
 
 def _queue_lines(frame: Frame) -> list[str]:
     queues: dict[str, list[Document]] = {}
-    for task in frame.snapshot.pending:
+    for task in frame.snapshot.pending.items:
         queues.setdefault(cell(task.get("taskType")), []).append(task)
     rows = []
     for task_type, tasks in sorted(queues.items(), key=lambda queue: -len(queue[1])):
         oldest_created_at = min(parse_timestamp(task.get("createdAt")) or frame.now for task in tasks)
         with_dependencies_count = sum(1 for task in tasks if task.get("dependsOn"))
-        suffix = "+" if frame.snapshot.has_more_pending else ""
+        suffix = "+" if frame.snapshot.pending.has_more else ""
         age = format_duration(frame.now - oldest_created_at)
         rows.append((task_type, f"{len(tasks)}{suffix}", age, str(with_dependencies_count)))
     return _align_columns(("QUEUE", "PENDING", "OLDEST", "WITH DEPENDENCIES"), rows)
@@ -154,7 +157,7 @@ def _queue_lines(frame: Frame) -> list[str]:
 def _agent_lines(frame: Frame) -> list[str]:
     # Working agents first, then stale ones. Idle agents come last, because they are the least interesting.
     order = {"WORKING": 0, "ERROR": 1, "DEGRADED": 2, "IDLE": 3, "TERMINATED": 4}
-    agents = [agent for agent in frame.snapshot.agents if agent.get("status") != "TERMINATED"]
+    agents = [agent for agent in frame.snapshot.agents.items if agent.get("status") != "TERMINATED"]
     agents.sort(key=lambda agent: (order.get(str(agent.get("status")), 9), str(agent.get("id"))))
     rows = [
         (
@@ -178,7 +181,7 @@ def _running_lines(frame: Frame) -> list[str]:
             format_duration(frame.now - (parse_timestamp(task.get("startedAt")) or frame.now)),
             " · ".join(cell(task.get(name)) for name in ("title", "currentStep") if task.get(name)),
         )
-        for task in frame.snapshot.running
+        for task in frame.snapshot.running.items
     ]
     return _align_columns(("RUNNING", "AGENT", "PROGRESS", "TIME", "TITLE"), rows)
 
