@@ -59,11 +59,11 @@ class ServerProcess:
     async def _run(self, issuer: LocalIssuer) -> None:
         server_settings = self._settings.server
         line_writer = json_logging.set_up_logging(server_settings.log_level)
-        logs_requests = json_logging.LEVELS[server_settings.log_level] <= json_logging.LEVELS["info"]
+        request_log = json_logging.request_log(line_writer, server_settings.log_level)
         # Before the database is opened: if the address is in use, no connection is opened.
         tcp = server.listen_tcp(server_settings.host, server_settings.port)
         local_url = server.local_url_of(tcp)
-        app = await build(self._settings, issuer, line_writer if logs_requests else None, url=local_url)
+        app = await build(self._settings, issuer, request_log, url=local_url)
         token_renewal = SweepRunner([self._token_renewal(issuer)])
         await token_renewal.run_now("admin-token")
         socket_file = socket_path(self._settings.data)

@@ -26,7 +26,6 @@ from quarterdeck.core.errors import EXIT_FAILED, NotFound
 from quarterdeck.engine.settings import SettingsError
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.http import json_logging, server
-from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.server_process import build_http_server, check_schema, open_issuer, print_database
 from quarterdeck.settings import Settings
 from quarterdeck.store import migrate
@@ -133,17 +132,15 @@ class SweeperProcess:
     @asynccontextmanager
     async def _build_app(self) -> AsyncIterator[tuple[App, list[Sweep]]]:
         """Build the app and select the sweeps to run."""
-        line_writer = json_logging.set_up_logging(self._settings.server.log_level)
-        app = await build(self._settings, open_issuer(self._settings), self._request_log(line_writer), SERVED_PATHS)
+        log_level = self._settings.server.log_level
+        line_writer = json_logging.set_up_logging(log_level)
+        request_log = json_logging.request_log(line_writer, log_level)
+        app = await build(self._settings, open_issuer(self._settings), request_log, SERVED_PATHS)
         try:
             yield app, self._selected_sweeps(app)
         finally:
             await app.stop(max(1.0, self._settings.server.shutdown_grace_ms / 1000))
             line_writer.flush()
-
-    def _request_log(self, line_writer: LineWriter) -> LineWriter | None:
-        logs_requests = json_logging.LEVELS[self._settings.server.log_level] <= json_logging.LEVELS["info"]
-        return line_writer if logs_requests else None
 
     def _selected_sweeps(self, app: App) -> list[Sweep]:
         by_name = {sweep.name: sweep for sweep in app.sweeps.sweeps}

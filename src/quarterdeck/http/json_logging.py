@@ -80,6 +80,11 @@ class JsonHandler(logging.Handler):
         self._writer.write_now(msgspec.json.encode(line) + b"\n")
 
 
+def request_log(writer: LineWriter, level: str) -> LineWriter | None:
+    """The writer for request lines. None if the level excludes them."""
+    return writer if LEVELS[level] <= LEVELS["info"] else None
+
+
 def set_up_logging(level: str) -> LineWriter:
     """Send all logging of this process to standard error as JSON."""
     writer = LineWriter(2)

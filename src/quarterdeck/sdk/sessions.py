@@ -38,24 +38,21 @@ class Sessions(Resource):
 
     async def tree(self, session_id: str) -> tuple[Session, ...]:
         """A session with its complete subtree, parents before their children."""
-        response = await self._get(self._path("agents", session_id, "tree"), Items[Session])
-        return tuple(response.items)
+        return tuple((await self._get(self._path("agents", session_id, "tree"), Items[Session])).items)
 
     async def suspend(self, session_id: str) -> int:
         """Suspend a session and its subtree. Returns how many sessions were suspended.
 
         Not retried after a lost response, because a repeated call writes another event.
         """
-        response = await self._call(ApiCall("POST", self._path("agents", session_id, "suspend")), Suspended)
-        return response.suspended
+        return (await self._call(ApiCall("POST", self._path("agents", session_id, "suspend")), Suspended)).suspended
 
     async def resume(self, session_id: str) -> int:
         """Clear the session's own suspension. Returns how many sessions were resumed.
 
         Not retried after a lost response.
         """
-        response = await self._call(ApiCall("POST", self._path("agents", session_id, "resume")), Resumed)
-        return response.resumed
+        return (await self._call(ApiCall("POST", self._path("agents", session_id, "resume")), Resumed)).resumed
 
     async def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
         """Terminate a session and its subtree. Returns the receipt. The call can be repeated safely."""
