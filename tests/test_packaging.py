@@ -129,6 +129,7 @@ def test_command_that_needs_the_server_names_the_package_to_install(words: list[
         _RUN_QD, blocked=SERVER_LIBRARIES, arguments=words, environment={"QD_DATA": str(tmp_path / "data")}
     )
     assert result.returncode == 1
+    assert result.stderr.startswith("qd: ") and result.stderr.count("\n") == 1
     assert "pip install 'quarterdeck[server]'" in result.stderr
     assert not (tmp_path / "data").exists()
 
@@ -138,6 +139,7 @@ def test_command_that_needs_the_server_says_that_windows_has_none(tmp_path: Path
         _LIKE_WINDOWS, _RUN_QD, blocked=POSIX_MODULES, arguments=["up"], environment={"QD_DATA": str(tmp_path)}
     )
     assert result.returncode == 1
+    assert result.stderr.startswith("qd: ") and result.stderr.count("\n") == 1
     assert "does not run on Windows" in result.stderr and "--url" in result.stderr
 
 

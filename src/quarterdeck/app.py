@@ -245,7 +245,7 @@ async def build_components(runtime: Runtime, context: ServerContext) -> list[Com
 
 
 def bearer_check(runtime: Runtime) -> CheckBearer:
-    """Return the check that the caller's session is live, for routes that run no operation of their own."""
+    """Return the check that the caller's token is still valid, for routes that run no operation of their own."""
 
     async def check(caller: Caller) -> None:
         if bearer := caller.bearer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -148,6 +149,24 @@ async def test_dropped_lease_frees_its_slot_before_it_started() -> None:
     assert methods.in_flight.drop([first]) == [first]
     assert await asyncio.wait_for(methods.first_started.wait(), 30)
     assert (methods.started, methods.in_flight.running_count) == (["b"], 1)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_context_variable_of_one_attempt_is_not_seen_by_the_next(concurrency: int) -> None:
+    tenant = contextvars.ContextVar("tenant", default="none")
+    seen: list[str] = []
+    all_seen = asyncio.Event()
+
+    async def run(held: HeldLease) -> None:
+        seen.append(tenant.get())
+        tenant.set(held.id)
+        if len(seen) == 4:
+            all_seen.set()
+
+    in_flight: InFlight[HeldLease, None] = InFlight(Limits(concurrency, 8), run, lambda outcome, held: None)
+    in_flight.add([make_lease(name) for name in "abcd"])
+    await asyncio.wait_for(all_seen.wait(), 30)
+    assert seen == ["none"] * 4
 
 
 async def test_duplicate_lease_is_held_once() -> None:

@@ -44,7 +44,8 @@ def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running
 
     Returns None if the new server became ready but then accepted no connection.
     """
-    require_server(f"No server is running for {data_dir.path}. Starting one")
+    if not data_dir.has_running_server():
+        require_server(f"No server is running for {data_dir.path}. Starting one")
     os.makedirs(data_dir.path, mode=0o700, exist_ok=True)
     try:
         with file_locks.lock_exclusive(data_dir.start_lock_path, READY_TIMEOUT_SECONDS):

@@ -23,9 +23,8 @@ SERVER_LIBRARIES = (
 """The modules that the extra `server` installs."""
 
 
-class ServerNotInstalled(Fault):
-    status = 503
-    title = "Server not installed"
+class ServerNotInstalled(Fault, status=503, title="Server not installed"):
+    """This machine has only the client, or a system on which the server does not run."""
 
 
 def require_server(purpose: str) -> None:

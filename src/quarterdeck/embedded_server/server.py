@@ -79,8 +79,9 @@ class Embedded:
         settings = self._load_settings(stack)
         lock = take_lock(settings.data / "server.lock")
         stack.callback(os.close, lock)
-        await asyncio.to_thread(check_schema, settings, may_migrate=True)
+        # Before the upgrade: a start that fails because of the key must leave the database as it is.
         self._issuer = open_issuer(settings)
+        await asyncio.to_thread(check_schema, settings, may_migrate=True)
         self._admin_scope = settings.section(AuthSettings).lifecycle_scope
         self._app = app = await build(settings, self._issuer, None)
         stack.push_async_callback(self._stop, app)

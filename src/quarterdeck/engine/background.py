@@ -6,28 +6,29 @@ after a cancellation.
 | class            | its tasks               | a failure           | `stop`                                 |
 |------------------|-------------------------|---------------------|----------------------------------------|
 | `Background`     | any number, which end   | is logged           | waits for a limited time, then cancels |
-| `BackgroundLoop` | one, which runs forever | is raised by `stop` | cancels at once                        |
+| `BackgroundLoop` | one, which runs forever | is logged           | cancels at once                        |
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from logging import Logger
 from typing import TypeVar
 
 from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.retry import Policy, backoff
 
+log = logging.getLogger("quarterdeck.background")
 UNAVAILABLE_RETRY = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
 T = TypeVar("T")
 
 
 class Background:
-    def __init__(self, log: Logger) -> None:
+    def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,11 +72,12 @@ class BackgroundLoop(ABC):
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
-        """Cancel the task and wait until it has ended. Raises the exception with which it failed, if any."""
+        """Cancel the task and wait until it has ended. A failure is logged, so that the shutdown continues."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
+            if not self._task.cancelled() and (error := self._task.exception()):
+                log.error("%s failed", self.name, exc_info=error)
 
 
 async def wait_at_most(seconds: float | None, awaitable: Awaitable[object]) -> None:

@@ -97,7 +97,7 @@ class EventStream(Stream):
             await self._event_streams.engine.read(lambda tx: require_token(tx, self._bearer), zones=self._zones)
 
     async def _authorize(self, tx: Transaction) -> None:
-        """Refuse a bearer whose session has ended, and a zone that does not exist."""
+        """Refuse a token that is no longer valid, and a zone that does not exist."""
         await require_token(tx, self._bearer)
         await zones.require_zone(tx, self.subscriber.filters.zone_id)
 

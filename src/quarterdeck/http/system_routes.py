@@ -25,7 +25,7 @@ DOCS_HEADERS = (
     ("x-content-type-options", "nosniff"),
 )
 CheckBearer = Callable[[Caller], Awaitable[None]]
-"""Refuses a caller whose session has ended."""
+"""Refuses a caller whose session has ended or whose agent was terminated."""
 
 
 class ServerHealth(msgspec.Struct, frozen=True):

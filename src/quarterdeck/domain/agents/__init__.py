@@ -27,8 +27,8 @@ so a concurrent heartbeat is either seen by the check, or finds a stale agent an
 a stale agent (`agent.revived`), and so does a claim. Attempts that were aborted in the meantime are not restored.
 
 **A heartbeat has two parts**: the agent's own state, and a report on its current task, which `domain.tasks` checks
-(`heartbeat_port`). Both parts are checked before anything changes. Then the agent's state is recorded, then the report.
-If the attempt has ended, the heartbeat still counts, and its response contains a warning.
+(`routes/heartbeat_routes.py`). Both parts are checked before anything changes. Then the agent's state is recorded, then
+the report. If the attempt has ended, the heartbeat still counts, and its response contains a warning.
 
 **An agent that the server registers** for another component (a member of a fleet) cannot become stale before it is seen
 for the first time, because it may never start. `look_at` is null until its first heartbeat, claim or own registration.

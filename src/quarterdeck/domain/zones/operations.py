@@ -1,4 +1,4 @@
-"""Operations on zones and role assignments, and the statements that other components use to lock and load zones."""
+"""Operations on zones, and the statements that other components use to lock zones and to load role assignments."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ async def list_zones(tx: Transaction, after: str, limit: int) -> list[Zone]:
     return await tx.fetch(Zone, Q.zone_list(after=after, limit=limit))
 
 
-# -- role assignments; `domain.agents` calls these and checks the caller's permission -------------------------------
+# -- role assignments; `domain.access` calls these and checks the caller's permission -------------------------------
 
 
 def role_assignments_statement(refs: Sequence[tuple[str, str]]) -> BoundStatement:

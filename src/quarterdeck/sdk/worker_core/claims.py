@@ -66,20 +66,21 @@ class Claimer(Generic[L]):
         """Claim until cancelled. Raises if the server refuses permanently."""
         while True:
             free_slots = await self._slots.wait_for_slots(self._source.limit)
-            started_at = asyncio.get_running_loop().time()
+            waited_at = asyncio.get_running_loop().time() + min(1.0, WAIT_SECONDS / 2)
             leases: Sequence[L] = ()
             try:
                 with self._slots.reserve_slots(free_slots):
                     await self._source.prepare()
                     leases = await self._claim(free_slots, WAIT_SECONDS)
+                if leases or asyncio.get_running_loop().time() >= waited_at:
+                    self._failures = 0
             except Fault as fault:
                 log.warning("cannot claim %s now: %s", self._source.noun, fault.detail)
             except Problem as problem:
                 await self._source.handle_refusal(problem)
             if leases:
-                self._failures = 0
                 add_leases(leases)
-            elif asyncio.get_running_loop().time() - started_at < min(1.0, WAIT_SECONDS / 2):
+            elif asyncio.get_running_loop().time() < waited_at:
                 # The claim returned nothing early: there was a problem, or the server is about to stop.
                 await self._pause()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -166,9 +167,10 @@ class InFlight(Generic[H, R]):
     async def _run_waiting(self) -> None:
         this_task, clock = asyncio.current_task(), asyncio.get_running_loop().time
         assert this_task is not None
-        count = 0
-        # A function that cancels its own asyncio task ends this runner. Another one continues.
-        while self._waiting and not this_task.cancelling():
+        count, context = 0, contextvars.copy_context()
+        # A function that cancels its own asyncio task ends this runner, and so does one that sets a context variable,
+        # which the next attempt must not see. Another runner continues.
+        while self._waiting and not this_task.cancelling() and contextvars.copy_context() == context:
             held = self._waiting.popleft()
             held.runner = this_task
             self._running[held] = None

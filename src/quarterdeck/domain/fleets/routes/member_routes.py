@@ -66,7 +66,10 @@ class MemberHandlers:
         await self.engine.read(lambda tx: fleet_reads.require_changeable(tx, request), zones=call.zones)
         if self.panes is None:
             raise request_fields.no_panes_error()
-        return await self.panes.create(pane_caller(call), _register_command(call), call.body)
+        caller = pane_caller(call)
+        # Before the other fields are examined: their errors are for callers that may create a pane.
+        caller.require_exec()
+        return await self.panes.create(caller, _register_command(call), call.body)
 
     async def list_members(self, call: Call[None, MembersQuery]) -> Reply[FleetMemberList]:
         query = call.query

@@ -70,7 +70,7 @@ class BatchInput:
     now: Millis
     timeouts: Timeouts
     permission_problem: Callable[[Command, str], Problem | None]
-    """The error if the session, agent or role of a command's caller does not allow a permission, or None."""
+    """The error if the role of a command's caller does not allow a permission, or None."""
     zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     """Locked zone → the error if no work may start in it, or None."""
     tasks: Iterable[Task] = ()

@@ -42,9 +42,6 @@ class TaskLauncher:
     def names(self) -> list[str]:
         return sorted(self._configs)
 
-    def has_launcher(self, name: str) -> bool:
-        return name in self._configs
-
     def __len__(self) -> int:
         """Number of launches in progress and running processes."""
         return self._active.total()
