@@ -39,6 +39,9 @@ class SweepObserver(Protocol):
 class SweepRunner:
     def __init__(self, sweeps: Sequence[Sweep], observer: SweepObserver | None = None) -> None:
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
+        if len(self._sweeps) != len(sweeps):
+            names = sorted(sweep.name for sweep in sweeps)
+            raise ValueError(f"Each sweep needs a name of its own: {', '.join(names)}.")
         self._observers = [] if observer is None else [observer]
         self._tasks: list[asyncio.Task[None]] = []
         self._locks = {name: asyncio.Lock() for name in self._sweeps}
