@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import subprocess
@@ -141,6 +142,22 @@ def test_command_that_needs_the_server_says_that_windows_has_none(tmp_path: Path
     assert result.returncode == 1
     assert result.stderr.startswith("qd: ") and result.stderr.count("\n") == 1
     assert "does not run on Windows" in result.stderr and "--url" in result.stderr
+
+
+def test_client_without_the_server_waits_for_one_that_is_starting(tmp_path: Path) -> None:
+    """Another installation may be starting a server on the same data directory: it holds the lock, and is not ready."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with (data / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = run_python(
+            "from quarterdeck.client import autostart\nautostart.READY_TIMEOUT_SECONDS = 0.1\n",
+            _RUN_QD,
+            blocked=SERVER_LIBRARIES,
+            arguments=["session", "list"],
+            environment={"QD_DATA": str(data)},
+        )
+    assert "is running but has accepted no connection" in result.stderr
 
 
 def test_embedded_server_names_the_package_to_install() -> None:

@@ -139,6 +139,9 @@ async def test_pane_requests_are_accepted_on_the_local_socket_only(zone: FreshZo
         assert_refused(
             await client.post(f"{FLEET_1}/members", json={**member, "director_id": DIRECTOR}), 403, "missing_scope"
         )
+        wrong_key = {"idempotency-key": "x" * 1_000}
+        refused = await client.post(f"{FLEET_1}/members", json={**member, "director_id": DIRECTOR}, headers=wrong_key)
+        assert_refused(refused, 403, "missing_scope")
         assert_refused(await client.post(f"{FLEET_1}/members", json={**member, "prompt": "go"}), 400, "invalid_body")
     async with zone.client(zone.token(LIFECYCLE, FLEET_EXEC, role=Role.OWNER)) as client:
         pane = {"socket": "/nowhere", "pane_id": "%0"}

@@ -10,6 +10,7 @@ import pytest
 import quarterdeck
 from quarterdeck.embedded_server import Embedded, EmbeddedConfig
 from quarterdeck.engine.settings import SettingsError
+from quarterdeck.http.auth import KeyFileError
 from quarterdeck.sdk import Attempt, TaskWorker
 from quarterdeck.sdk.errors import Forbidden, NotFound, TimedOut, Unauthenticated, Unreachable
 from tests.sdk.fake_servers import collect
@@ -23,6 +24,10 @@ def embedded_server(engine_url: str, tmp_path: Path) -> Embedded:
     if engine_url.startswith("sqlite"):
         return quarterdeck.embedded(Path(engine_url.removeprefix("sqlite:///")))
     return quarterdeck.embedded(engine_url, data=tmp_path / "keys")
+
+
+def find_databases(directory: Path) -> list[Path]:
+    return [*directory.glob("*.db*")]
 
 
 async def test_worker_and_waiting_client_share_one_process(engine_url: str, tmp_path: Path) -> None:
@@ -53,6 +58,16 @@ async def test_tasks_and_secrets_survive_a_restart(tmp_path: Path) -> None:
         await qd.agents.register("dev-1")
         [lease] = await qd.tasks.claim("dev-1", "c")
         assert b"s3cret" in bytes(lease.input_context)
+
+
+async def test_unusable_signing_key_leaves_no_database(tmp_path: Path) -> None:
+    key_file = tmp_path / "signing-key.pem"
+    key_file.write_text("no key")
+    key_file.chmod(0o600)
+    with pytest.raises(KeyFileError, match="signing-key"):
+        async with quarterdeck.embedded(tmp_path):
+            pass
+    assert not find_databases(tmp_path)
 
 
 async def test_second_server_on_a_directory_is_refused_and_clients_end_with_theirs(tmp_path: Path) -> None:

@@ -56,6 +56,12 @@ async def test_passes_are_repeated_while_they_are_full() -> None:
     assert observer.calls == [("expiry", 13)]
 
 
+def test_two_sweeps_of_one_name_are_refused() -> None:
+    twin = [Sweep("expiry", 1_000, 5, FakeSweep().run_once) for _ in range(2)]
+    with pytest.raises(ValueError, match="a name of its own: expiry, expiry"):
+        SweepRunner(twin)
+
+
 async def test_endless_sweep_stops_after_passes_max() -> None:
     sweep = FakeSweep([5] * 1_000)
     assert await SweepRunner([Sweep("expiry", 1_000, 5, sweep.run_once)]).run_now("expiry") == 5 * sweeps.PASSES_MAX
